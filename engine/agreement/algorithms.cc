@@ -6,9 +6,9 @@
 namespace hvd {
 namespace {
 
-// The first row that holds. Made by benchmarks/many_hosts.py on 16 cores (docs/decisions/host-algorithms.md): up to
-// 256 KB the fewest messages count, beyond that the bytes; direct exchange is ahead until its streams and shares are
-// too many and too small.
+// Algorithm by number of hosts and size: the first row that fits counts. Measured by benchmarks/many_hosts.py on 16
+// cores (docs/decisions/host-algorithms.md). Up to 256 KB the number of messages dominates, beyond that the bytes;
+// direct exchange is fastest until it has too many streams with too small shares.
 constexpr int kFewHosts = 8, kSomeHosts = 16;
 constexpr size_t kShortBytes = size_t{256} << 10, kMediumBytes = size_t{4} << 20;
 struct Row {
@@ -33,14 +33,15 @@ HostAlgorithm ByTable(int hosts, size_t bytes) {
 }  // namespace
 
 HostAlgorithm ChooseAlgorithm(const HostLayout& layout, const Request& request, const AlgorithmRules& rules) {
-  // Adasum has a tree of its own.
+  // Adasum has its own algorithm between hosts.
   if (request.kind != OpKind::kAllreduce || request.op == ReduceOp::kAdasum) return HostAlgorithm::kDirect;
   const size_t bytes = request.Bytes();
   if (layout.hosts < 2 || !layout.even || bytes == 0) return HostAlgorithm::kDirect;
   const bool known = rules.wanted >= 0 && rules.wanted <= static_cast<int>(kLastHostAlgorithm);
   const HostAlgorithm chosen = known ? static_cast<HostAlgorithm>(rules.wanted) : ByTable(layout.hosts, bytes);
   if (!rules.deterministic || SumsInOrder(chosen)) return chosen;
-  // Both sum in order; with many hosts, one that knows as few others as doubling.
+  // Direct exchange and the ring sum in rank order; doubling does not. With many hosts use the ring, which needs as few
+  // connections as doubling.
   return layout.hosts <= kSomeHosts ? HostAlgorithm::kDirect : HostAlgorithm::kRing;
 }
 

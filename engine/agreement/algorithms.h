@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which algorithm a reduction uses between hosts. Asked by the leader alone, whose answer is in the record. It follows
-// from where the hosts are and from the tensor's own size, never from what it is fused with or how long anything took:
-// the same job gives the same bits. Pure.
+// Chooses the algorithm that a reduction uses between hosts. Only the leader calls it; its answer is in the record. The
+// choice depends on the hosts and on the tensor's size only, never on fusion or timing, so that a job gives the same
+// bits each time. Pure.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,18 @@
 
 namespace hvd {
 
-// Of the members of a set.
+// Distribution of a set's members over hosts.
 struct HostLayout {
   int hosts = 1;
-  // Each host exchanges with one counterpart on every other: it has one member, or as many as all others and the
-  // hierarchy is in use. Else members of one host lie among those of others, and only direct exchange knows how.
+  // True if each host exchanges data with one counterpart on every other host: it has one member, or equally many as
+  // the others and the hierarchy is in use. Otherwise members of several hosts are mixed, which only direct exchange
+  // supports.
   bool even = false;
 };
 
 struct AlgorithmRules {
-  bool deterministic = false;  // sums in the order of the ranks, always
-  int wanted = -1;             // a HostAlgorithm instead of what the table says; -1: none
+  bool deterministic = false;  // always sum in rank order
+  int wanted = -1;             // a HostAlgorithm to use instead of the table's; -1: none
 };
 
 HostAlgorithm ChooseAlgorithm(const HostLayout& layout, const Request& request, const AlgorithmRules& rules);

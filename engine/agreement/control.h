@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The envelopes of control messages between engines: reports up to a set's leader, records down from it, and ends.
+// Encodings of control messages between engines: reports to a set's leader, records from it, and messages about the
+// end.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +30,16 @@ enum class Type : uint8_t {
   kExpress = 12,
   kExpressPlace = 13,
   kExpressGone = 14,
-  kBlock = 15,     // to the leader of the set in which a thread waits
-  kWait = 16,      // the same with who is missing, or that it is over, to the leader of the global set
-  kDeadlock = 17,  // from there to all
-  kTurn = 18,      // to the leader of the global set: the leader of another asks when a batch may be launched
+  kBlock = 15,     // a thread that waits, to the leader of the set in which it waits
+  kWait = 16,      // a kBlock with the missing ranks, or its end, to the leader of the global set
+  kDeadlock = 17,  // from the leader of the global set to all ranks
+  kTurn = 18,      // a set's leader asks the leader of the global set for a launch slot
   kExpressOthers = 19,
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
 
-// Which set is meant: ids are reused, epochs are not.
+// Identity of a process set. Ids are reused, epochs are not.
 struct SetTag {
   int32_t id = 0;
   uint32_t epoch = 0;
@@ -58,15 +59,15 @@ struct Report {
   Request request;
 };
 
-// One member's part of a collective that goes express; its bytes follow.
+// One member's part of a collective on the fast path; its bytes follow.
 struct Part {
   uint32_t slot = 0;
   uint32_t round = 0;
   uint64_t seen = 0;  // the last record that the sender had applied
 };
 
-// Of other members' parts of one round, told by one that passes them on (see relays.h): slot and round once, then each
-// with its bytes behind it.
+// Parts of other members that a forwarding rank sends on (see relays.h): one Passed, then for each part one Other
+// followed by its bytes.
 struct Passed {
   uint32_t slot = 0;
   uint32_t round = 0;
@@ -77,16 +78,16 @@ struct Other {
   uint64_t seen = 0;
 };
 
-// Or a place in the sender's arena follows.
+// Offset in the sender's arena, in messages that do not contain the bytes themselves.
 struct Place {
   static constexpr size_t kUnit = 64;
 
-  uint64_t number = 0;      // counts the sender's parts of this kind
+  uint64_t number = 0;      // number of the part among the sender's parts in shared memory
   uint64_t gone_up_to = 0;  // the sender no longer needs the receiver's parts up to this number
-  uint32_t unit = 0;        // the place, in units
+  uint32_t unit = 0;        // offset in units of kUnit bytes
 } __attribute__((packed));
 
-// Rounds of a set that the sender, its leader, has finished.
+// A round that the sender, the leader of the set, has finished.
 struct Finished {
   int32_t set = 0;
   uint32_t epoch = 0;
@@ -94,37 +95,39 @@ struct Finished {
   uint32_t round = 0;
 };
 
-// Point to point: `region` is where the sender of the message keeps the pair's lane in its arena, or -1.
+// Messages between two ranks. `region` is the offset of the pair's lane in the arena of the message's sender, or -1.
 struct Offer {
   uint64_t id = 0;
   int64_t tag = 0;
   uint64_t bytes = 0;
   int64_t region = -1;
-  std::string card;  // of the sender's slots on its GPU (see MessageSlots); empty: the bytes go over the lane
+  std::string card;  // handle of the sender's slots on its GPU (see MessageSlots); empty: the bytes go over the lane
 };
 struct Accept {
   uint64_t id = 0;
-  uint64_t bytes = 0;  // room in the receiver's buffer
+  uint64_t bytes = 0;  // size of the receiver's buffer
   int64_t region = -1;
-  uint8_t by_slots = 0;  // of the sender's, as it has offered
+  uint8_t by_slots = 0;  // 1: through the slots that the sender has offered
 };
 
 void AddSlot(std::string* slots, uint32_t slot);
 std::string EncodeReady(SetTag set, int member, uint64_t seen, std::string_view slots);
 std::string EncodeRequest(SetTag set, int member, const Request& request);
 std::string EncodeRecord(SetTag set, const Record& record);
-// `applied`: the last record of the set that it had applied; kNotTold from those who only know that it is gone.
+// `applied` is the last record of the set that the rank had applied, or kNotTold if the sender only knows that the rank
+// has left.
 constexpr uint64_t kNotTold = UINT64_MAX;
 std::string EncodeGone(SetTag set, int rank, uint64_t applied = kNotTold);
 std::string EncodeBye(const std::vector<Finished>& finished);
-std::string EncodeExpress(SetTag set, const Part& part, size_t room);  // without the bytes, for which it leaves room
+// Reserves memory for `room` bytes that the caller appends.
+std::string EncodeExpress(SetTag set, const Part& part, size_t room);
 std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
-std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // see Place
+std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // `up_to`: see Place::gone_up_to
 std::string EncodeExpressOthers(SetTag set, const Passed& passed);
 void AddOther(std::string* message, const Other& other, const std::byte* bytes);
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
-// `asked`: ranks that are to say what they are doing.
+// `asked` are the ranks that should report what they are doing.
 std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked);
 std::string EncodeStack(SetTag set, std::string_view name, std::string_view text);
 std::string EncodeBlock(SetTag set, Type type, const Block& block);
@@ -142,7 +145,7 @@ bool DecodeExpress(std::string_view* in, Part* part);
 bool DecodePlace(std::string_view* in, Place* place);
 bool DecodeExpressGone(std::string_view* in, uint64_t* up_to);
 bool DecodeExpressOthers(std::string_view* in, Passed* passed);
-bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes);  // the next one
+bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes);  // decodes the next one
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
 bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
 bool DecodeStack(std::string_view* in, std::string* name, std::string* text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts reports until a tensor (or its whole group) is ready everywhere, or fails.
+// Counts reports until a tensor (or its whole group) is ready on all members, or fails.
 #include "agreement/coordinator.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ void Coordinator::State::Join(size_t member, const Request& request) {
   last_joined_rank = ranks[member];
   join_request = request;
   if (!departed.empty()) return FailJoin(DepartureOfJoin());
-  // Failing one tensor may delete others of its group, hence names and not pointers.
+  // Keep names instead of pointers, because failing one tensor may delete others of its group.
   std::vector<std::string> names;
   for (const Tensor* tensor : table.Waiting()) names.push_back(tensor->name);
   for (const std::string& name : names) {
@@ -100,8 +100,9 @@ void Coordinator::State::Depart(size_t member) {
   if (joined_count > 0) FailJoin(DepartureOfJoin());
 }
 
-// Who has sent its part to all members is not needed any more: it may have the result, and have left, or joined, before
-// the last part came to us. But it cannot take part in what needs our decision.
+// Return true if the tensor still needs a member that has left. A member that has sent its part to all members is not
+// needed any more: it may have its result, and have left or joined, before the last part reached the leader. But it
+// cannot take part in anything that needs the leader's decision.
 bool Coordinator::State::NeedsDeparted(const Tensor& tensor) const {
   if (departed.empty()) return false;
   return !IsToldToAll(tensor) ||
@@ -145,7 +146,7 @@ void Coordinator::State::Fail(const Tensor& tensor, Status error) {
   errors.push_back(std::move(record));
 }
 
-// Members may have put the tensor into different groups: none of those can complete any more.
+// Fail the tensors of all groups into which members have put the tensor, because none of these groups can complete.
 void Coordinator::State::FailGroupOf(const Tensor& tensor, std::vector<std::string>* names) {
   std::vector<std::string> doomed;
   const std::vector<Request>& requests = tensor.by_slot ? tensor.cached.distinct() : tensor.reports.distinct();
@@ -261,7 +262,7 @@ void Coordinator::FailStuck(const std::vector<int>& waiting, const std::vector<i
   const auto any = [](const std::vector<int>& members, auto holds) {
     return std::any_of(members.begin(), members.end(), [&](int member) { return holds(static_cast<size_t>(member)); });
   };
-  std::vector<std::string> names;  // failing one may delete others of its group
+  std::vector<std::string> names;  // names instead of pointers, because failing one tensor may delete others
   for (const Tensor* tensor : state_->table.Waiting()) {
     if (!tensor->complete && any(waiting, [&](size_t member) { return tensor->reported[member]; }) &&
         any(stuck, [&](size_t member) { return state_->Misses(*tensor, member); })) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leader's mind for one process set: hears what each member is ready for, decides what runs next and what is fused
-// with what. Pure: no clock, thread, socket or shared memory, so that every rule has a table test.
+// The leader's decisions for one process set: counts what each member is ready for, and decides what runs next and what
+// is fused. Pure: no clock, thread, socket or shared memory, so that every rule has a table test.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace hvd {
 
 struct CoordinatorOptions {
   size_t fusion_threshold = size_t{128} << 20;  // bytes; 0 = nothing is fused
-  size_t cache_capacity = size_t{1} << 16;      // slots at most; 0 = no cache
+  size_t cache_capacity = size_t{1} << 16;      // largest number of slots; 0 = no cache
   bool disable_group_fusion = false;            // HOROVOD_DISABLE_GROUP_FUSION
   HostLayout hosts;
   AlgorithmRules algorithms;
@@ -23,43 +23,42 @@ struct CoordinatorOptions {
 
 class Coordinator {
  public:
-  // `members`: global ranks of the set, ascending. Member indices below are positions in it.
+  // `members` are the global ranks of the set in ascending order. Member indices below are positions in it.
   Coordinator(std::vector<int> members, CoordinatorOptions options);
   ~Coordinator();
 
-  // A member is ready for a tensor, described in full. A second report of the same tensor is ignored until the first is
-  // decided. Reports of one member must come in the order in which it made them.
+  // Note that a member is ready for a tensor, described in full. A second report of the tensor is ignored until the
+  // first is decided. Reports of one member must come in the order in which it made them.
   void OnRequest(int member, const Request& request);
-  // A member is ready for the tensor cached under `slot`. `seen` is the sequence of the last record it had applied
-  // when it said so; a slot evicted later than that is still understood.
-  // `express`: it has sent its part of the result to all members. What all of them have sent needs no decision.
+  // Note that a member is ready for the tensor cached under `slot`. `seen` is the sequence number of the last record
+  // that it had applied then; a slot evicted later than that is still understood. `express`: it has sent its part of
+  // the result to all members. A tensor that all members have sent needs no decision.
   void OnReady(int member, uint32_t slot, uint64_t seen, bool express = false);
-  // A member called shutdown: whatever waits for it, now or later, fails with a text naming it.
+  // Note that a member called shutdown. Everything that waits for it, now or later, fails with a text that names it.
   void OnDeparture(int member);
 
-  // Of a member: how many reports it has made that were taken into account. `Skip`: one that was of no account any
-  // more.
+  // Heard returns how many reports of a member were counted. Skip counts a report that came too late to matter.
   uint64_t Heard(int member) const;
   void Skip(int member);
 
-  // Who is missing from what a member waits for: a tensor, or any of a group that is not empty. Member indices; empty
-  // if it is not known to wait for that, or nobody is missing.
+  // Return the members (indices) that are missing for what `member` waits for: a tensor, or any tensor of a group that
+  // is not empty. Empty if none is missing, or if the member is not known to wait for that.
   std::vector<int> MissingFor(int member, const std::string& name, const std::string& group) const;
-  // Members that wait for each other for ever: what one of `waiting` has reported and one of `stuck` has not fails with
-  // `why`. Both are member indices.
+  // Fail deadlocked tensors with `why`: those that a member in `waiting` has reported and a member in `stuck` has not.
+  // Both lists contain member indices.
   void FailStuck(const std::vector<int>& waiting, const std::vector<int>& stuck, const Status& why);
 
-  // The next decision starts with a record of these values, and everything after it is fused by them.
+  // Start the next decision with a record of these values, by which later batches are fused.
   void Tune(const Tuning& tuning);
-  // The global set's: this turn is the next that is published.
+  // Publish this launch slot with the next decision. Global set only.
   void Give(const Turn& turn);
 
-  // Everything decidable now, as records with consecutive sequence numbers (first ever: 1): tuning, errors, then at
-  // most one eviction, then batches, then the end of a join. Entries with `cached` carry their slot alone. An error
-  // without names is a broken protocol: no tensor of this set can be trusted to finish.
+  // Return everything that can be decided now, as records with consecutive sequence numbers, starting with 1: tuning,
+  // errors, at most one eviction, batches, and then the end of a join. Entries with `cached` contain only their slot.
+  // An error without names is a protocol error: no tensor of this set can be trusted to finish.
   std::vector<Record> Decide();
 
-  // Tensors heard of but not ready everywhere, for the stall inspector: name and global ranks that are missing.
+  // Tensors that some members have not reported, for the stall inspector: name and missing global ranks.
   struct Waiting {
     std::string name;
     std::vector<int> missing;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator knows, and the steps of which it is made: hearing and failing are in coordinator.cc, deciding is
-// in decisions.cc. For these two alone.
+// State of a coordinator and its steps. Counting reports and failing tensors are in coordinator.cc, deciding is in
+// decisions.cc. Only these two files use it.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-// Ids of process sets. They are reused, so each set also has an epoch that is not.
+// Ids of process sets. They are reused, so each set also has an epoch, which is not.
 class ProcessSetIds {
  public:
   int64_t Add() {
@@ -55,7 +55,7 @@ struct Coordinator::State {
     std::vector<Tensor*> complete;
   };
 
-  // Hearing.
+  // ---- counting reports
   void Report(Tensor* tensor, size_t member, const Request& request);
   void AfterReport(Tensor* tensor, OpKind kind);
   bool IsComplete(const Tensor& tensor) const;
@@ -65,10 +65,10 @@ struct Coordinator::State {
   void Depart(size_t member);
   bool NeedsDeparted(const Tensor& tensor) const;
   bool NeedsJoined(const Tensor& tensor) const;
-  // By everybody who has reported it so far.
+  // Return true if all members that have reported the tensor so far have sent their parts to all members.
   static bool IsToldToAll(const Tensor& tensor) { return tensor.by_slot && tensor.express == tensor.count; }
 
-  // Failing.
+  // ---- failing tensors
   void Fail(const Tensor& tensor, Status error);
   void FailGroupOf(const Tensor& tensor, std::vector<std::string>* names);
   void FailJoin(Status error);
@@ -78,10 +78,10 @@ struct Coordinator::State {
   void Drop(Tensor* tensor, std::vector<std::string>* names);
   int FirstJoinedRank() const;
 
-  // Deciding.
+  // ---- deciding
   bool IsOneKnownTensor() const { return ready.size() == 1 && ready[0]->by_slot && errors.empty(); }
   void AppendKnown(std::vector<Record>* out);
-  // A rank that has joined takes part with zeros, not with the memory it once named.
+  // A rank that has joined contributes zeros, not the memory that it named in an earlier step.
   bool MayBeDirect(const Tensor& tensor) const { return tensor.fusion.key.direct && joined_count == 0; }
   bool HasWork() const {
     return !ready.empty() || !errors.empty() || joined_count == ranks.size() || tuning || !turns.empty();
@@ -105,22 +105,22 @@ struct Coordinator::State {
   TensorTable table;
   DeviceNames devices;
   std::unordered_map<std::string, Group> groups;
-  std::vector<Tensor*> ready;    // in the order in which they became ready; a group's tensors are neighbours
-  std::vector<Record> errors;    // to be published; without sequence yet
-  std::optional<Tuning> tuning;  // to be published
-  std::vector<Turn> turns;       // likewise
+  std::vector<Tensor*> ready;    // in the order in which they became ready; tensors of a group are adjacent
+  std::vector<Record> errors;    // errors to publish, without sequence numbers
+  std::optional<Tuning> tuning;  // tuning to publish
+  std::vector<Turn> turns;       // launch slots to publish
   uint64_t sequence = 0;
   uint32_t last_unit = 0;
   ProcessSetIds process_sets;
 
-  std::vector<uint8_t> joined;  // by member
+  std::vector<uint8_t> joined;  // members that have joined
   size_t joined_count = 0;
   int last_joined_rank = -1;
   Request join_request;
-  std::vector<size_t> departed;  // members, in the order in which we heard of it
-  std::vector<uint64_t> heard;   // by member: its reports
+  std::vector<size_t> departed;  // members that have left, in the order in which the leader learned of it
+  std::vector<uint64_t> heard;   // number of counted reports, by member
 
-  // Reused by every decision, so that a cached tensor costs no allocation except its record.
+  // Reused by every decision, so that a cached tensor costs no allocation except for its record.
   FusionPlanner planner;
   std::vector<Tensor*> accepted;
   std::vector<FusionItem> items;

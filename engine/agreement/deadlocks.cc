@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMostPlaces = 8;     // that a text names
-constexpr size_t kMostWarnings = 16;  // different ones; a program with so many knows by then
+constexpr size_t kMostPlaces = 8;     // most places that a text names
+constexpr size_t kMostWarnings = 16;  // most different warnings; after so many, more do not help
 
 const Announced* CountIn(const std::vector<Announced>& announced, int32_t set, uint32_t epoch) {
   const auto found = std::find_if(announced.begin(), announced.end(),
@@ -18,7 +18,7 @@ const Announced* CountIn(const std::vector<Announced>& announced, int32_t set, u
   return found == announced.end() ? nullptr : &*found;
 }
 
-// "20 s", or "1.5 s".
+// Return a text such as "20 s" or "1.5 s".
 std::string SecondsOf(WatchSpan span) {
   const int64_t tenths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count() / 100;
   return std::to_string(tenths / 10) + (tenths % 10 ? "." + std::to_string(tenths % 10) : "") + " s";
@@ -80,7 +80,7 @@ bool Decode(std::string_view* in, Deadlock* deadlock) {
   return true;
 }
 
-// Reports of one rank may overtake each other, since each passes through the leader of its set.
+// Add a report. Reports of one rank may overtake each other, because each passes through the leader of its set.
 void Deadlocks::Hear(Block block) {
   const int rank = block.rank;
   uint64_t& latest = numbers_[rank];
@@ -114,7 +114,8 @@ bool Deadlocks::WaitsFor(const Block& block, const Ranks& others, Rescuers allow
   });
 }
 
-// All that could be stuck, less those that wait for nobody who is, until none of these is left.
+// Return the stuck ranks: start with all that could be stuck, and remove ranks that do not wait for a stuck rank until
+// none is left to remove.
 Deadlocks::Ranks Deadlocks::Stuck(Rescuers allowed) const {
   Ranks stuck;
   for (const auto& [rank, blocks] : blocks_) {
@@ -145,7 +146,7 @@ bool Deadlocks::HasSettled(const Ranks& ranks, WatchTime* since, WatchTime now) 
   return now - *since >= settling_;
 }
 
-// Whether the same waits of the same ranks have gone on for so long that no idle thread is expected to end them.
+// Return true if these ranks have been in these waits for so long that no idle thread is expected to end them.
 bool Deadlocks::HasLasted(const Ranks& ranks, WatchTime now) {
   std::string found = Identify(ranks);
   if (found != idle_) {
@@ -155,7 +156,7 @@ bool Deadlocks::HasLasted(const Ranks& ranks, WatchTime now) {
   return !ranks.empty() && now - idle_since_ >= patience_;
 }
 
-// A text that is another one as soon as any of these ranks waits for something else, or has submitted something.
+// Return a text that changes as soon as any of these ranks waits for something else or has submitted something.
 std::string Deadlocks::Identify(const Ranks& ranks) const {
   std::string text;
   for (int rank : ranks) {
@@ -170,7 +171,7 @@ std::string Deadlocks::Identify(const Ranks& ranks) const {
   return text;
 }
 
-// "rank 0: 'logger' (log.py:12); rank 2: 'tracker' (track.py:3)".
+// Return a text such as "rank 0: 'logger' (log.py:12); rank 2: 'tracker' (track.py:3)".
 std::string Deadlocks::ListIdleThreads(const Ranks& ranks) const {
   std::string text;
   size_t named = 0, left_out = 0;
@@ -186,7 +187,8 @@ std::string Deadlocks::ListIdleThreads(const Ranks& ranks) const {
   return left_out ? text + " and " + std::to_string(left_out) + " more ranks" : text;
 }
 
-// "ranks 0, 2 in allreduce 'x' (train.py:12), rank 1 in allgather 'x' (train.py:30)", in the order of first ranks.
+// Return a text such as "ranks 0, 2 in allreduce 'x' (train.py:12), rank 1 in allgather 'x' (train.py:30)", ordered by
+// first rank.
 std::string Deadlocks::Listed(const Ranks& ranks) const {
   std::vector<std::pair<std::string, std::vector<int>>> places;
   for (int rank : ranks) {
@@ -230,7 +232,7 @@ std::vector<Deadlock> Deadlocks::Find(WatchTime now) {
                     ListIdleThreads(stuck) + ". ");
     idle_.clear();
   }
-  // Whoever is certainly stuck is named as such before long.
+  // Ranks in a certain deadlock are not reported here, because the error will name them soon.
   if (const Ranks seem = Stuck(Rescuers::kAny); certain_since_ == WatchTime() && HasSettled(seem, &seems_since_, now)) {
     const bool fails_later = seem == Stuck(Rescuers::kIdle);
     std::string text = "Ranks wait for different operations: " + Listed(seem) +

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that wait for each other for ever. Told which threads of which ranks do nothing but wait, and for whom; answers
-// who is stuck. Pure: no clock of its own, thread, socket or shared memory, so that every rule has a table test.
+// Detection of ranks that wait for each other. The input is which threads of which ranks do nothing but wait, and for
+// which ranks; the output is the ranks that are stuck. Pure: no clock of its own, thread, socket or shared memory, so
+// that every rule has a table test.
 //
-// A rank waits for the members that have not submitted what it waits for. It is stuck if one of those is stuck: all
-// that are, are the largest set of waiting ranks in which each waits for another of the set. That is certain, and fails
-// them, only among ranks of which a single thread calls, for nothing but that thread could submit what is missing.
-// Other threads that have never called are given time to begin with it; then the ranks fail, too.
+// A rank waits for the members that have not submitted the operation it waits for. The stuck ranks are the largest set
+// of waiting ranks in which each waits for another rank of the set. A deadlock is certain, and fails the ranks, only
+// if a single thread of each rank calls the engine, because no other thread could submit what is missing. Threads that
+// have never called get some time to do so; after that the ranks fail too.
 //
-// What is heard need not be of one moment. A rank tells how many operations it has announced in each of its sets while
-// it waits, and a set's leader how many it had heard from a member that it missed: if these agree, the member cannot
-// announce what is missing before its own wait is over, and so on around the circle.
+// Reports need not be from one moment. A waiting rank reports how many operations it has announced in each of its
+// sets, and a set's leader reports how many it had received from each missing member. If these numbers agree, a
+// missing member cannot announce the operation before its own wait is over, and this holds for each rank of the
+// circle.
 #pragma once
 
 #include <cstdint>
@@ -24,49 +26,49 @@
 
 namespace hvd {
 
-// How many operations a rank has announced in one of its sets.
+// Number of operations that a rank has announced in one of its sets.
 struct Announced {
   int32_t set = 0;
   uint32_t epoch = 0;
   uint64_t count = 0;
 };
 
-// One thread of a rank that does nothing but wait for one operation, or for one group of them.
+// A thread of a rank that does nothing but wait for one operation or one group.
 struct Block {
-  // A member that has not submitted it, and how many operations the set's leader had heard of from that member.
+  // A member that has not submitted the operation, and how many reports of it the set's leader had counted.
   struct Missing {
     int64_t rank = 0;
     uint64_t heard = 0;
   };
 
   int32_t rank = 0;
-  uint64_t thread = 0;           // any number that tells it from others of the rank
-  uint64_t number = 0;           // of the rank's reports: the latest counts
-  bool over = false;             // it waits no longer, and there is nothing below
+  uint64_t thread = 0;           // number that identifies the thread within its rank
+  uint64_t number = 0;           // counts the rank's reports: the latest is valid
+  bool over = false;             // the wait is over; the fields below are empty
   bool alone = false;            // no other thread of the rank submits anything
-  bool others_are_idle = false;  // other threads could, but none of them has ever called
-  int32_t set = 0;               // in which it waits
+  bool others_are_idle = false;  // other threads could submit, but none has ever called
+  int32_t set = 0;               // the process set in which it waits
   uint32_t epoch = 0;
   std::string name, group;
-  std::string what;                  // "allreduce 'x' (train.py:12)"
-  std::string others;                // names of the threads that could call, if they are idle
-  std::vector<Announced> announced;  // in all sets of the rank
-  std::vector<Missing> missing;      // the set's leader fills it in
+  std::string what;                  // for example "allreduce 'x' (train.py:12)"
+  std::string others;                // names of the other threads, if they are idle
+  std::vector<Announced> announced;  // number of announced operations in all sets of the rank
+  std::vector<Missing> missing;      // filled in by the set's leader
 };
 
 void Encode(const Block& block, std::string* out);
 bool Decode(std::string_view* in, Block* block);
 
-// What all ranks are told.
+// A deadlock as the global leader sends it to all ranks.
 struct Deadlock {
   struct Stuck {
     int32_t rank = 0;
     std::vector<Announced> announced;
   };
 
-  bool certain = false;      // else there may be a thread that goes on
+  bool certain = false;      // false: some thread may end the wait
   std::string text;          // the error, or the warning
-  std::vector<Stuck> ranks;  // ascending
+  std::vector<Stuck> ranks;  // the stuck ranks in ascending order
 };
 
 void Encode(const Deadlock& deadlock, std::string* out);
@@ -74,20 +76,20 @@ bool Decode(std::string_view* in, Deadlock* deadlock);
 
 class Deadlocks {
  public:
-  // A deadlock is told of when it has been seen for `settling`: those who come to it a little later are named, too.
-  // After `patience`, threads that have never called are not expected to call any more.
+  // `settling`: time for which a deadlock must last before it is reported, so that ranks that join it a little later
+  // are named too. `patience`: time after which threads that have never called are not expected to call any more.
   Deadlocks(WatchSpan settling, WatchSpan patience) : settling_(settling), patience_(patience) {}
 
   void Hear(Block block);
-  void Forget(int rank);  // it has left: what waited for it fails anyway
+  void Forget(int rank);  // the rank has left; what waits for it fails anyway
   bool empty() const { return blocks_.empty(); }
-  // What is to be told now: first errors, each once; then warnings, each text once.
+  // Return what to report now: first errors, each once; then warnings, each text once.
   std::vector<Deadlock> Find(WatchTime now);
 
  private:
-  using Blocks = std::map<uint64_t, Block>;  // by thread
+  using Blocks = std::map<uint64_t, Block>;  // reported waits by thread
   using Ranks = std::set<int>;
-  // Which threads of a rank could still end its wait.
+  // Threads of a rank that could still end its wait.
   enum class Rescuers { kNone, kIdle, kAny };
 
   static Rescuers RescuersOf(const Blocks& blocks);
@@ -102,10 +104,10 @@ class Deadlocks {
   Deadlock Told(const Ranks& ranks, bool certain, std::string text) const;
 
   const WatchSpan settling_, patience_;
-  std::map<int, Blocks> blocks_;     // by rank
-  std::map<int, uint64_t> numbers_;  // the latest report of each rank
+  std::map<int, Blocks> blocks_;     // reported waits by rank
+  std::map<int, uint64_t> numbers_;  // number of the latest report of each rank
   WatchTime certain_since_{}, idle_since_{}, seems_since_{};
-  std::string idle_;  // which ranks have waited since `idle_since_`, and for what
+  std::string idle_;  // the ranks that have waited since `idle_since_`, and for what
   std::set<std::string> warnings_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns what is ready everywhere into records: accepts it, gives it slots, fuses it.
+// Turns tensors that are ready on all members into records: validates them, assigns cache slots and fuses them.
 #include <utility>
 
 #include "agreement/coordinator_state.h"
@@ -13,7 +13,8 @@ void Coordinator::State::AppendTuning(std::vector<Record>* out) {
   tuning.reset();
 }
 
-// A caller that blocks on one small tensor after another spends its time here: nothing to compare or to plan.
+// Append the batch of one cached tensor. Callers that wait for one small tensor after another need this path to be
+// fast, so nothing is compared or planned.
 void Coordinator::State::AppendKnown(std::vector<Record>* out) {
   Tensor* tensor = ready[0];
   ready.clear();
@@ -24,7 +25,7 @@ void Coordinator::State::AppendKnown(std::vector<Record>* out) {
   table.Release(tensor);
 }
 
-// Takes what is ready, unit by unit: a group fails as a whole.
+// Accept the ready tensors, unit by unit, because a group fails as a whole.
 void Coordinator::State::AcceptReady() {
   for (size_t begin = 0, end = 0; begin < ready.size(); begin = end) {
     const uint32_t unit = ready[begin]->unit;
@@ -73,8 +74,8 @@ Status Coordinator::State::AcceptProcessSet(Tensor* tensor) {
   return Status::Ok();
 }
 
-// Slots that go are published before the batches that bring new ones, so that members which apply the log in order
-// hold the same slots after each record and never more than the capacity.
+// Assign cache slots. Evictions are published before the batches with new slots, so that members, which apply the log
+// in order, have equal slots after each record and never more than the capacity.
 void Coordinator::State::AssignSlots(std::vector<Record>* out) {
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;

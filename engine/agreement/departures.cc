@@ -9,7 +9,8 @@
 namespace hvd {
 namespace {
 
-// All ranks repeat the reason. The driver of an elastic job needs to know which rank does not reach the lost one.
+// Return the words that name the reporting rank. All ranks repeat the reason, and the driver of an elastic job needs to
+// know which rank does not reach the lost one.
 std::string SaidBy(int rank) { return ", says rank " + std::to_string(rank); }
 
 }  // namespace
@@ -57,8 +58,8 @@ Departures::Verdict Departures::OnEnded(int rank, bool in_memory, WatchTime now)
 Departures::Verdict Departures::OnBroken(int rank, const std::string& why, WatchTime now) {
   if (departed(rank) || !over_.ok()) return {};
   if (StateOf(rank) == State::kPresent) return LoseContact(rank, why, now);
-  // It meant to leave, but its parting words were lost with the link, or found our inbox full. They may have been
-  // that it gave up what we still wait for.
+  // It was leaving, but its last messages were lost with the link, or found our inbox full. One of them may have said
+  // that it gave up an operation that we still wait for.
   Enter(rank, State::kUnexplained);
   unexplained_[rank] = why;
   if (heartbeats_.Absence(now) > WatchSpan::zero()) return LoseContact(rank, why, now);
@@ -85,7 +86,7 @@ Departures::Verdict Departures::Lose(int rank, const std::string& why) const {
   return {Verdict::What::kAbort, rank, NameLoss(rank, hosts_[static_cast<size_t>(rank)], why)};
 }
 
-// Unless it is us who were away: then the others have given us up and left, and could not tell us so.
+// Report a lost rank, unless this rank itself was suspended: then the others have given it up and left.
 Departures::Verdict Departures::LoseContact(int rank, const std::string& why, WatchTime now) const {
   const WatchSpan absence = heartbeats_.Absence(now);
   if (absence > WatchSpan::zero()) return Lose(me_, Heartbeats::AbsenceText(absence));

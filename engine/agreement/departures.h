@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who leaves, who is lost, and when the world is over. Told of every sign of it, answers with what to do. Pure: no
-// clock, socket or shared memory, so that every rule has a table test.
+// Decides which ranks have left, which are lost, and when the world ends. It receives every sign of these and returns
+// what to do. Pure: no clock, socket or shared memory, so that every rule has a table test.
 //
 // A rank is in one of four states:
-//   present      its end would be a loss, which ends the world for everybody
-//   leaving      its farewell came over the life line: the end will be meant, but words of it may still be unread
-//   departed     its bye came, behind all else that it had to say
-//   unexplained  no more will come from a rank that was leaving, and its bye is not among what came. Counts as
-//   departed,
-//                and as the end of what was running with it
-// The world is over for us when anybody is lost, when something is beyond repair, or when we have left it.
+//    present      its end would be a loss, which ends the world for all ranks
+//    leaving      its leave notice came over the liveness socket: the end is intended, but messages may still be unread
+//    departed     its kBye message came, which follows all its other messages
+//    unexplained  it was leaving, no more messages will come, and kBye was not among them. It counts as departed, and
+//                 operations that were running with it cannot finish
+// For this rank, the world ends when any rank is lost, when a failure cannot be repaired, or when this rank has left
+// it.
 #pragma once
 
 #include <cstdint>
@@ -26,82 +26,86 @@ namespace hvd {
 
 class Departures {
  public:
-  // How long a broken lane is not judged: whoever holds the control link of the other end knows more.
+  // Time for which a broken lane is not judged, because the rank that holds the control link to the other end may send
+  // the reason.
   static constexpr std::chrono::milliseconds kGrace{1000};
 
   struct Verdict {
     enum class What {
       kNothing,
       kPart,    // `rank` has departed: everything that needs it fails
-      kAbort,   // the world is over: everybody is told `text`, and that `rank` (-1: nobody in particular) is to blame
-      kSayBye,  // this rank may leave in peace
+      kAbort,   // the world ends: all ranks receive `text` and the rank that caused it (-1: no single rank)
+      kSayBye,  // this rank may leave normally
     };
     What what = What::kNothing;
     int rank = -1;
     std::string text;
   };
 
-  // `hosts`: their names, by rank. `patience`: how long a rank may be silent (zero: for ever).
+  // `hosts`: host names by rank. `patience`: how long a rank may be silent (zero: indefinitely).
   Departures(int me, std::vector<std::string> hosts, WatchSpan patience);
 
-  // Why the world is over; ok while it is not.
+  // Why the world has ended; ok while it goes on.
   const Status& over() const { return over_; }
-  // False if it was over before, and stays over for that reason.
+  // End the world. Return false if it had ended before; the first reason stays.
   bool End(const Status& why);
 
   bool departed(int rank) const { return StateOf(rank) >= State::kDeparted; }
   bool meant_to_leave(int rank) const { return StateOf(rank) != State::kPresent; }
-  // Whether one of these ranks has left, or is on its way.
+  // Return true if one of these ranks has left or is leaving.
   bool LeavingAmong(const std::vector<int>& ranks) const;
-  // The last of these ranks that went unexplained, and how we noticed; {-1, ""} if none did.
+  // Return the highest of these ranks that left unexplained and how this rank noticed, or {-1, ""} if there is none.
   std::pair<int, std::string> UnexplainedAmong(const std::vector<int>& ranks) const;
 
-  // ---- what is heard of another rank
+  // ---- signs of other ranks
   void OnFarewell(int rank);
   Verdict OnBye(int rank);
-  // Its life line ended. `in_memory`: its messages are in shared memory and have all been read. Else they come over a
-  // link, whose end will tell that.
+  // Handle the end of a rank's liveness socket. `in_memory`: its messages are in shared memory and have all been read.
+  // Otherwise they come over a link, and the end of the link is the sign to use.
   Verdict OnEnded(int rank, bool in_memory, WatchTime now);
-  // No more will come from it.
+  // Handle that no more messages will come from a rank.
   Verdict OnBroken(int rank, const std::string& why, WatchTime now);
-  // It never came, and nobody listens there any more.
+  // Handle a rank that never connected and whose listener is gone.
   Verdict OnDeserted(int rank, WatchTime now) const;
-  // What is running needs it, and the way to it is broken. Judged only after a while (see kGrace).
+  // Handle a broken connection to a rank that a running operation needs. Judged only after kGrace.
   Verdict OnNeeded(int rank, const std::string& why, WatchTime now);
   void OnNothingBroken() { broken_since_ = WatchTime(); }
-  bool awaits_word() const { return broken_since_ != WatchTime(); }  // of why something broke
-  // For a set's leader: a member left after record `applied` of the log. If a batch came later, it has begun here and
-  // will never end.
+  // True while the reason of a broken connection may still come.
+  bool awaits_word() const { return broken_since_ != WatchTime(); }
+  // Handle a member that left after it had applied record `applied` of the log. If a batch came later, that batch has
+  // started here and will never finish. For the leader of a set only.
   Verdict OnMemberGone(int rank, uint64_t applied, uint64_t last_batch) const;
   Verdict Lose(int rank, const std::string& why) const;
 
-  // ---- the watch
+  // ---- heartbeats
   void Expect(int rank, WatchTime since);
   void Heard(int rank, WatchTime when) { heartbeats_.Heard(rank, when); }
-  Verdict Look(WatchTime now);  // who has been silent for too long?
+  Verdict Look(WatchTime now);  // reports a rank that has been silent for too long
   WatchTime NextLook(WatchTime now) const { return heartbeats_.NextLook(now); }
 
   // ---- this rank
-  // `busy`: something was agreed upon and is not finished.
+
+  // Decide how this rank leaves. `busy`: agreed operations are not finished.
   Verdict Leave(bool busy) const;
 
-  // What fails because this rank has departed fails with this. `call`: what this rank still wanted of it (see
-  // SpokenCall).
+  // Return the error of operations that fail because a rank has departed. `call`: what this rank still wanted from it
+  // (see SpokenCall).
   Status ShutDown(int rank) const;
   Status ShutDown(int rank, const std::string& call) const;
 
   // ---- in one process set
   enum class InSet {
     kNothing,
-    kCount,     // the leader's: its coordinator counts the member out
-    kClose,     // the way to the leader is gone
-    kPassOn,    // the parent in the tree hears of it
-    kFarewell,  // it has left in peace, whatever becomes of our link to it
+    kCount,     // at the leader: the coordinator removes the member
+    kClose,     // the connection to the leader is gone
+    kPassOn,    // report the departure to the parent in the tree
+    kFarewell,  // it has left normally, even if the link to it breaks
   };
-  // `member` has departed, seen by the one whose place in the tree this is.
+  // Return what to do when `member` has departed, on the member with this tree.
   static InSet WhenDeparted(const Tree& tree, int member);
-  // The same, told by the member `by`. A member that we do not know (-1) may be known further up. A leader of few
-  // members tells them who has left; any other parent speaks of those above it, when its own way to the leader is gone.
+  // Return what to do when the member `by` reports that `member` has departed. A member that is unknown here (-1) may
+  // be known further up the tree. The leader of a small set sends its members the ranks that have left; any other
+  // parent reports only ranks above it, when its own connection to the leader is gone.
   static InSet WhenTold(const Tree& tree, int member, int by);
 
  private:
@@ -114,8 +118,8 @@ class Departures {
 
   const int me_;
   const std::vector<std::string> hosts_;
-  std::vector<State> states_;               // by rank
-  std::map<int, std::string> unexplained_;  // how we noticed
+  std::vector<State> states_;               // state of each rank
+  std::map<int, std::string> unexplained_;  // how this rank noticed, by rank
   Heartbeats heartbeats_;
   WatchTime broken_since_{};
   Status over_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// By which number a set knows the devices on which its members have one tensor: each member may have another number for
-// its own. It is the first member's, and stays that while the first member has joined and says nothing. Pure.
+// Numbers for the devices on which the members of a set have one tensor, because each member may have another number
+// for its own. The set uses the first member's number, also while the first member has joined and sends no reports.
+// Pure.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace hvd {
 
 class DeviceNames {
  public:
-  // Lets a first member that has joined speak as it would: with the device that it had whenever the first of the others
-  // had theirs. If they never had tensors there together, nothing is known, and the others' number has to do.
+  // If the first member has joined, add a report for it, with the device that it used together with the current device
+  // of the first other member. If they never had tensors there together, the other member's number is used.
   void Settle(Reports* reports) {
     if (reports->First().device < 0) return;
     if (reports->Has(0)) return Learn(*reports);
@@ -26,7 +27,7 @@ class DeviceNames {
     if (known == by_name_.end()) return;
     Request silent = reports->Of(first);
     silent.device = known->first;
-    silent.place = -1;  // it takes part with zeros, not with memory
+    silent.place = -1;  // it contributes zeros and no memory
     reports->Add(0, silent);
   }
 
@@ -39,7 +40,7 @@ class DeviceNames {
     }
   }
 
-  std::map<int32_t, std::vector<int32_t>> by_name_;  // each member's number, -1 if it is not known
+  std::map<int32_t, std::vector<int32_t>> by_name_;  // each member's number, -1 if unknown, by the first member's
 };
 
 }  // namespace hvd

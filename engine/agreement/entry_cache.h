@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors that a member knows by the slots which the leader gave them. All members have the same ones in the same
-// slots, since they follow from the log. Pure.
+// The tensors that a member knows by the cache slots that the leader gave them. The contents follow from the log, so
+// they are equal on all members. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace hvd {
 
 class EntryCache {
  public:
-  // Null: there is no such slot, or no slot for the name.
+  // Return null if there is no such slot, or no slot for the name.
   const Entry* Find(uint32_t slot) const {
     const auto found = by_slot_.find(slot);
     return found == by_slot_.end() ? nullptr : found->second.get();
@@ -24,7 +24,7 @@ class EntryCache {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;
   }
-  // To be kept for longer than the slot may last.
+  // Return a shared entry, for uses that may outlast the slot.
   std::shared_ptr<const Entry> Share(uint32_t slot) const {
     const auto found = by_slot_.find(slot);
     return found == by_slot_.end() ? nullptr : found->second;
@@ -32,11 +32,11 @@ class EntryCache {
 
   size_t size() const { return by_slot_.size(); }
 
-  // Under entry.slot, in the place of what had that slot. A name means its latest slot.
+  // Store the entry under entry.slot, replacing what was there. A name refers to its latest slot.
   void Put(Entry entry) {
     Evict(entry.slot);
     auto known = std::make_shared<const Entry>(std::move(entry));
-    by_name_.erase(known->request.name);  // the key lies in an older entry
+    by_name_.erase(known->request.name);  // the key is in an older entry
     by_name_.emplace(known->request.name, known.get());
     by_slot_[known->slot] = std::move(known);
   }
@@ -44,7 +44,7 @@ class EntryCache {
     ForgetName(slot);
     by_slot_.erase(slot);
   }
-  // Nobody comes to the slot by the tensor's name any more.
+  // Keep the slot, but make it impossible to find it by the tensor's name.
   void ForgetName(uint32_t slot) {
     const auto known = by_slot_.find(slot);
     if (known == by_slot_.end()) return;
@@ -54,7 +54,7 @@ class EntryCache {
 
  private:
   std::unordered_map<uint32_t, std::shared_ptr<const Entry>> by_slot_;
-  std::unordered_map<std::string_view, const Entry*> by_name_;  // the keys lie in the entries
+  std::unordered_map<std::string_view, const Entry*> by_name_;  // the keys are in the entries
 };
 
 }  // namespace hvd

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small collective that every member knows by its cache slot needs no decision by the leader: each member tells all
-// others at once what it contributes, and whoever has heard from everybody has the result, or can make it, one trip
-// after the last of them called. Runs of a slot are numbered by rounds. A round ends by its parts, if all members sent
-// one, or else by a record in the leader's log; never by both, for the leader takes parts for reports and decides what
-// lacks one. This is the member's ledger of parts, for one process set. Pure, like the coordinator.
+// Fast path for a small collective that every member knows by its cache slot: it needs no decision by the leader. Each
+// member sends its contribution (its part) to all others at once. A member that has all parts has the result, or can
+// compute it, one message time after the last member called. Runs of a slot are numbered as rounds. A round ends by its
+// parts if all members sent one, else by a record in the leader's log. It never ends by both, because the leader treats
+// parts as reports and decides rounds that lack a part. This class records the parts on one member, for one process
+// set. Pure, like the coordinator.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,11 @@ namespace hvd {
 
 class Express {
  public:
-  // What a part says: bytes that came with it, or a place in the sender's memory and the part's number (see
+  // Contents of a part: bytes that came with it, or a pointer into the sender's memory and the part's number (see
   // express_memory.h).
   struct Piece {
     const std::byte* data = nullptr;
-    size_t size = 0;  // kInPlace: as many as they must be
+    size_t size = 0;  // kInPlace: as many as the operation needs
     uint64_t number = 0;
   };
   static constexpr size_t kInPlace = SIZE_MAX;
@@ -35,18 +36,20 @@ class Express {
   explicit Express(size_t members, std::function<void(size_t, uint64_t)> gone = nullptr)
       : members_(members), gone_(std::move(gone)) {}
 
-  // The round that this member's next run of the slot has.
+  // Return the round of this member's next run of the slot.
   uint32_t Round(uint32_t slot) const;
-  // Whether a round, or its slot, is over.
+  // Return true if the round or its slot is over.
   bool IsOver(uint32_t slot, uint32_t round) const;
-  // A part from a member, `seen` being the last record it had applied. False if its round is over. Bytes that came with
-  // it stay where they are: Keep copies them, if they are still needed then.
+  // Add a member's part; `seen` is the last record that the member had applied. Return false if its round is over. The
+  // bytes are not copied; Keep copies them if they are still needed then.
   bool Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, const Piece& piece);
   void Keep(uint32_t slot, uint32_t round, size_t member);
-  // The parts of the current round by member, if all are here; valid until it ends.
+  // Return true if all parts of the current round are here, with the parts by member. They are valid until the round
+  // ends.
   bool Complete(uint32_t slot, std::vector<Piece>* parts) const;
-  bool Has(uint32_t slot, size_t member) const;  // its part of the current round
-  // The parts of some members in any round, if all of those are here; valid until the next call of anything.
+  bool Has(uint32_t slot, size_t member) const;  // returns true if its part of the current round is here
+  // A member's part, as PartsOf returns it. PartsOf returns true and the parts of these members in any round if all are
+  // here. They are valid until the next call of any method.
   struct Told {
     size_t member;
     uint64_t seen;
@@ -54,27 +57,29 @@ class Express {
   };
   bool PartsOf(uint32_t slot, uint32_t round, const std::vector<int>& members, std::vector<Told>* parts) const;
 
-  // The current round is over. All members must count alike: every run that could have gone this way is a round.
+  // End the current round. All members must count alike, so every run that could have taken the fast path is a round.
   void End(uint32_t slot);
-  // A record ended this round, which may be later than ours: others may hold parts that are still on their way to us.
+  // Note that a record ended this round, which may be later than ours: parts that others have may still be on their way
+  // to us.
   void EndBy(uint32_t slot, uint32_t round);
   void Forget(uint32_t slot);
 
-  // What the leader hears about a round too early: while the one before still lacks parts that others already have.
+  // A report about a round that reached the leader while the round before still lacks parts that others have.
   struct Report {
     size_t member;
     uint64_t seen;
     bool express;
-    std::optional<Request> request;  // else by slot
+    std::optional<Request> request;  // empty: the member reported the slot only
   };
   void Postpone(uint32_t slot, Report report);
-  // Postponed reports and parts that have become current.
+  // Return the postponed reports and parts that have become current.
   std::vector<Report> TakeCurrent(uint32_t slot);
 
-  // The leader has finished all rounds before this one, and so will we, even if it leaves.
+  // Note that the leader has finished all rounds before this one. This rank will finish them too, even if the leader
+  // leaves.
   void Settle(uint32_t slot, uint32_t round);
   bool Settled(uint32_t slot, uint32_t round) const;
-  // {slot, round} of all slots that have parts or had some.
+  // Return {slot, round} of all slots that have or had parts.
   std::vector<std::pair<uint32_t, uint32_t>> Rounds() const;
 
  private:
@@ -83,8 +88,9 @@ class Express {
     size_t member;
     uint64_t seen;
     Piece piece;
-    std::string kept;  // the piece, since it was copied
+    std::string kept;  // copy of the piece, once Keep was called
   };
+  // State of one slot.
   struct Course {
     uint32_t round = 0;
     uint32_t resume = 0;   // the round after the last one that a record ended
@@ -94,7 +100,7 @@ class Express {
     std::vector<Report> postponed;
   };
   const Course* Find(uint32_t slot) const;
-  static Piece PieceOf(const Part& part);  // wherever it lies now
+  static Piece PieceOf(const Part& part);  // the piece, or its copy
   void Advance(Course* course, uint32_t round);
   void Dismiss(const Part& part) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the ready tensors travel together. All of them are independent, so the only questions are whether two can
-// share one collective and whether they fit.
+// Decides which ready tensors are fused. Ready tensors are independent, so the only questions are whether two of them
+// can share a collective and whether they fit.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,17 @@
 
 namespace hvd {
 
-// Two tensors can be fused if these agree.
+// Properties that must be equal for two tensors to be fused.
 struct FusionKey {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int32_t root = -1;
-  uint64_t devices = 0;  // digest of every member's device: a rank with two GPUs may place two tensors apart
+  // Digest of all members' devices, because a rank with two GPUs may have two tensors on different ones.
+  uint64_t devices = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  bool direct = false;  // every member's tensor lies where all reach it
+  bool direct = false;  // every member's tensor is in memory that all members reach
   HostAlgorithm algorithm = HostAlgorithm::kDirect;
 
   bool operator==(const FusionKey& other) const;
@@ -28,25 +29,25 @@ struct FusionKey {
 
 struct FusionItem {
   FusionKey key;
-  size_t bytes = 0;         // what it adds to a batch
-  size_t direct_bytes = 0;  // ... if it is direct
-  uint32_t group = 0;       // tensors of one group carry the same number; 0 is a tensor of its own
+  size_t bytes = 0;         // bytes that it adds to a batch
+  size_t direct_bytes = 0;  // bytes that it adds if it is direct
+  uint32_t group = 0;       // equal for tensors of one group; 0: no group
 };
 
 struct FusionLimits {
   size_t threshold = 0;               // bytes of one batch; 0 fuses nothing
-  bool disable_group_fusion = false;  // a group keeps to itself
+  bool disable_group_fusion = false;  // do not fuse a group with other tensors
 };
 
-// The item of a tensor on whose description the members agree.
+// Return the item of a tensor on whose description the members agree.
 FusionItem FusionItemOf(const Reports& reports);
 
 class FusionPlanner {
  public:
-  // For each item the number of its batch. Batches are numbered in the order of their first items, and each item goes
-  // to the first batch that it fits. The result is valid until the next call; its memory is reused.
+  // Return the batch number of each item. Batches are numbered in the order of their first items, and each item goes to
+  // the first batch that it fits. The result is valid until the next call; its memory is reused.
   const std::vector<uint32_t>& Plan(const std::vector<FusionItem>& items, const FusionLimits& limits);
-  // Items in each batch of the last plan.
+  // Number of items in each batch of the last plan.
   const std::vector<uint32_t>& counts() const { return counts_; }
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL waits for ever if two ranks launch operations of two communicators in different orders. So there is one order
-// for all: the log of the global set. Batches of the global set on GPUs take their turns where they stand in it; for a
-// batch of any other set its leader wants a turn when the batch is about to run, which the global leader publishes
-// there. Each rank knows the turns of its own sets, and launches in their order. Whoever has the first turn of all can
-// launch: what stands before it in its set's log waits for no later turn. A batch that is launched piece by piece, as
-// peers come to it, has its turn alone: no piece of it may come behind a batch whose turn is later. Pure; used by the
-// driver alone.
+// Order of NCCL launches. NCCL waits indefinitely if two ranks launch operations of two communicators in different
+// orders, so the log of the global set defines one order for all. Batches of the global set on GPUs have their launch
+// slots where they stand in it. For a batch of another set, its leader requests a slot when the batch is about to run,
+// and the global leader publishes the slot in the log. Each rank knows the slots of its own sets and launches in their
+// order. The batch with the first slot can always launch, because what precedes it in its set's log does not wait for a
+// later slot. A batch that is launched in several pieces, as peers reach it, has its slot exclusively, so that no piece
+// comes after a batch with a later slot. Pure; only the thread that drives the engine uses it.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@ namespace hvd {
 
 class LaunchOrder {
  public:
-  // In the order of the global log: the turn of a set that this rank belongs to.
+  // Append the launch slot of a set that this rank belongs to. Call in the order of the global log.
   void Add(const Turn& turn) { turns_.push_back(turn); }
-  // Whether it is the first, and may begin; then it is taken. `alone`: once all that was taken before is launched; and
-  // nothing else is taken until it is launched itself.
+  // Take the slot and return true if it is the first one. `alone`: only once everything taken before is launched;
+  // nothing else can be taken until this one is launched too.
   bool Take(const Turn& turn, bool alone = false) {
     if (turns_.empty() || !(turns_.front() == turn) || alone_ || (alone && !taken_.empty())) return false;
     turns_.pop_front();
@@ -31,21 +31,21 @@ class LaunchOrder {
     alone_ = alone;
     return true;
   }
-  // All of it is.
+  // Note that every piece of this batch has been launched.
   void Launched(const Turn& turn) {
     taken_.erase(std::remove(taken_.begin(), taken_.end(), turn), taken_.end());
     alone_ = alone_ && !taken_.empty();
   }
-  // Nobody publishes turns any more, because of `why`.
+  // Note that no more slots will be published, because of `why`.
   void Close(std::string why) { closed_ = std::move(why); }
   const std::string& closed() const { return closed_; }
-  // Whether it may still be taken.
+  // Return true if the slot may still be taken, now or later.
   bool MayCome(const Turn& turn) const {
     return closed_.empty() || std::find(turns_.begin(), turns_.end(), turn) != turns_.end();
   }
-  // It is not needed after all.
+  // Remove a slot that is not needed.
   void Drop(const Turn& turn) { turns_.erase(std::remove(turns_.begin(), turns_.end(), turn), turns_.end()); }
-  // The set is gone.
+  // Remove everything of a set that no longer exists.
   void Forget(int set) {
     const auto of_set = [set](const Turn& turn) { return turn.set == set; };
     turns_.erase(std::remove_if(turns_.begin(), turns_.end(), of_set), turns_.end());
@@ -54,7 +54,7 @@ class LaunchOrder {
     alone_ = alone_ && !taken_.empty();
   }
 
-  // For the leader of a set: the global leader is to be asked for it.
+  // Queue a request to the global leader for a slot. For the leader of a set only.
   void Want(const Turn& turn) { wanted_.push_back(turn); }
   bool wants() const { return !wanted_.empty(); }
   std::vector<Turn> TakeWanted() { return std::exchange(wanted_, {}); }
@@ -62,7 +62,7 @@ class LaunchOrder {
  private:
   std::deque<Turn> turns_;
   std::vector<Turn> wanted_, taken_;
-  bool alone_ = false;  // what is taken
+  bool alone_ = false;  // true while the taken batch excludes all others
   std::string closed_;
 };
 

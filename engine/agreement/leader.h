@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the leader of a process set keeps: the coordinator that decides for it, what each member spoke of last, and
-// how long tensors have waited. Pure.
+// State that only the leader of a process set has: the coordinator, the tensor that each member reported last, and how
+// long tensors have waited. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ namespace hvd {
 
 class Leader {
  public:
-  // `ranks`: of the set, ascending.
+  // `ranks` are those of the set in ascending order.
   Leader(const std::vector<int>& ranks, const CoordinatorOptions& options, const StallInspector::Options& stalls)
       : coordinator_(ranks, options), inspector_(stalls), last_heard_(ranks.size()) {}
 
   Coordinator& coordinator() { return coordinator_; }
   const Coordinator& coordinator() const { return coordinator_; }
 
-  // A member submitted a tensor of this name.
+  // Note that a member submitted a tensor of this name.
   void Hear(size_t member, const std::string& name) { last_heard_[member] = name; }
   const std::string& last_heard(size_t member) const { return last_heard_[member]; }
 
-  // A record of the coordinator's is about to be published.
+  // Note that a record of the coordinator is about to be published.
   void Publishes(const Record& record) {
     if (record.kind == RecordKind::kBatch) last_batch_ = record.sequence;
   }
-  uint64_t last_batch() const { return last_batch_; }  // its sequence
+  uint64_t last_batch() const { return last_batch_; }  // sequence number of the last batch
 
   std::vector<StallInspector::Finding> FindStalls(WatchTime now) {
     return inspector_.Inspect(coordinator_.Pending(), now);
@@ -38,7 +38,7 @@ class Leader {
  private:
   Coordinator coordinator_;
   StallInspector inspector_;
-  std::vector<std::string> last_heard_;  // by member
+  std::vector<std::string> last_heard_;  // name of the last reported tensor, by member
   uint64_t last_batch_ = 0;
 };
 

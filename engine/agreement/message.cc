@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding of requests and log records, and what can be computed from a request alone.
+// Encoding of requests and log records, and properties of a request.
 #include "agreement/message.h"
 
 #include <limits>
@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-// The smallest encoded entry (slot and flag) and name (its length): a count is refused when the rest of the input
-// could not hold that many, before anything is allocated for it.
+// The smallest encoded entry (slot and flag) and name (its length). A count is refused before anything is allocated if
+// the rest of the input could not hold that many.
 constexpr size_t kMinEntryBytes = sizeof(uint32_t) + sizeof(uint8_t);
 constexpr size_t kMinNameBytes = sizeof(uint32_t);
 constexpr size_t kTurnBytes = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint64_t);
@@ -198,7 +198,7 @@ bool Decode(std::string_view* in, Turn* turn) {
 }
 
 bool Decode(std::string_view* in, Record* record) {
-  *record = Record();  // a record that is reused must not keep entries or names of its former life
+  *record = Record();  // a reused record must not keep old entries or names
   return GetEnum(in, RecordKind::kTurns, &record->kind) && wire::Get(in, &record->sequence) &&
          GetEntries(in, &record->entries) && GetNames(in, &record->names) && wire::GetVector(in, &record->rounds) &&
          GetEnum(in, Code::kTimeout, &record->error.code) && wire::GetString(in, &record->error.text) &&

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who passes small parts on (see express.h) in a set that has hosts with several members: a part crosses to another
-// host once, not once for each member there. The first member of each host hears for it, and tells the others of other
-// hosts; but the leader, which has most to hear, leaves the telling to the second one of its host.
+// Forwarding of small parts (see express.h) in a set that has hosts with several members, so that a part is sent to
+// another host once instead of once per member. The first member of each host receives parts for its host (inbound
+// relay) and sends its host's parts to other hosts (outbound relay). On the leader's host the second member is the
+// outbound relay, because the leader receives the most.
 //
-// A member tells its part to the others on its host, and to the leader, which must hear it in one order with all else
-// that the member reports. Who tells for a host does so when it has the parts of all of it; those that hear for their
-// hosts pass them on. The leader need not be told: it tells its own host what it heard.
+// A member sends its part to the others on its host and to the leader, which must receive it in order with the
+// member's other reports. An outbound relay sends its host's parts on when it has all of them; inbound relays forward
+// them on their host. The leader needs no relay: it forwards to its own host what it received itself.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,11 @@ namespace hvd {
 
 class Relays {
  public:
-  // Longer parts had better go to each member that needs them: what is passed on is copied more often.
+  // Longer parts go directly to each member that needs them, because forwarding copies them more often.
   static constexpr size_t kMostBytes = 1024;
 
   Relays() = default;
-  // `hosts[j]`: any number that identifies member j's host. Member 0 is the leader.
+  // `hosts[j]` is any number that identifies member j's host. Member 0 is the leader.
   Relays(const std::vector<int>& hosts, int me) : me_(me) {
     for (size_t j = 0; j < hosts.size(); ++j) {
       std::vector<int> host;
@@ -39,26 +40,27 @@ class Relays {
     }
   }
 
-  // Whether anything is passed on at all.
+  // Return true if anything is forwarded at all.
   bool any() const { return several_ && apart_; }
-  // Whether we hear or tell for our host.
+  // Return true if this member is an inbound or outbound relay of its host.
   bool speaks() const { return HearerOf(me_) == me_ || TellerOf(me_) == me_; }
-  // The members on a member's host, in their order.
+  // Return the members on a member's host in ascending order.
   const std::vector<int>& HostOf(int member) const { return host_of_[static_cast<size_t>(member)]; }
-  // Whether we tell this member our part ourselves.
+  // Return true if we send our part to this member ourselves.
   bool Tells(int member) const { return member == 0 || Near(member); }
 
-  // To whom we tell the parts of a member's whole host once we have heard them all, from those members themselves.
+  // Return the members to which we forward the parts of a member's whole host once all have arrived from these members.
   const std::vector<int>& AudienceFor(int member) const {
     if (Near(member)) return hearers_;
     return me_ == 0 ? mates_ : nobody_;
   }
-  // To whom we pass on what another member told us of a third one's part; and whether that is for it to tell.
+  // Return the members to which we forward parts that a relay of another host has sent us.
   const std::vector<int>& Mates() const { return mates_; }
-  // Who tells us, although we may have nothing to tell it; and whom we tell. The leader is among neither: it has a link
-  // to each member.
+  // Outbound relays that send to us, and inbound relays that we send to; between them a link is needed although one
+  // side sends nothing. The leader is not listed, because it has a link to each member.
   const std::vector<int>& Tellers() const { return tellers_; }
   const std::vector<int>& Hearers() const { return any() ? hearers_ : nobody_; }
+  // Return true if `teller` may forward the parts of `member` to us.
   bool MayTell(int teller, int member) const {
     if (member < 0 || member >= static_cast<int>(host_of_.size()) || Near(member) || me_ == 0) return false;
     return teller == (HearerOf(me_) == me_ ? TellerOf(member) : HearerOf(me_));
@@ -66,7 +68,7 @@ class Relays {
 
  private:
   bool Near(int member) const { return HearerOf(member) == HearerOf(me_); }
-  // For a member's host.
+  // Return the inbound or outbound relay of a member's host.
   int HearerOf(int member) const { return HostOf(member).front(); }
   int TellerOf(int member) const {
     const std::vector<int>& host = HostOf(member);
@@ -75,10 +77,10 @@ class Relays {
 
   int me_ = 0;
   bool several_ = false, apart_ = false;
-  std::vector<std::vector<int>> host_of_;  // by member
-  std::vector<int> mates_;                 // if we hear for our host: the others there
-  std::vector<int> hearers_;               // if we tell for it: who hears for other hosts, but for the leader
-  std::vector<int> tellers_;               // if we hear: who tells for other hosts
+  std::vector<std::vector<int>> host_of_;  // members on the host of each member
+  std::vector<int> mates_;                 // if we are the inbound relay: the other members on our host
+  std::vector<int> hearers_;  // if we are the outbound relay: inbound relays of other hosts, without the leader
+  std::vector<int> tellers_;  // if we are the inbound relay: outbound relays of other hosts
   std::vector<int> nobody_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each member of a set said about one tensor. Members mostly say the same, so equal descriptions are stored once:
-// a thousand ranks that agree cost one request and a thousand indices.
+// What each member of a set reported about one tensor. Equal descriptions are stored once, because most members report
+// equal ones: a thousand ranks that agree need one request and a thousand indices.
 #pragma once
 
 #include <algorithm>
@@ -21,22 +21,22 @@ class Reports {
   const Request& Of(size_t member) const { return distinct_[which_[member]]; }
   const std::vector<Request>& distinct() const { return distinct_; }
 
-  // The first member that spoke, by member index and not by time, so that texts and batches do not depend on races.
+  // Return the first member that reported, by index instead of time, so that texts and batches do not depend on races.
   size_t FirstMember() const {
     return static_cast<size_t>(
         std::find_if(which_.begin(), which_.end(), [](uint32_t which) { return which != kSilent; }) - which_.begin());
   }
   const Request& First() const { return Of(FirstMember()); }
 
-  // Whether every member spoke and said where local peers find its tensor.
+  // Return true if every member reported an offset at which local peers find its tensor.
   bool AllPlaced() const {
     return std::find(which_.begin(), which_.end(), kSilent) == which_.end() &&
            std::all_of(distinct_.begin(), distinct_.end(), [](const Request& one) { return one.place >= 0; });
   }
 
   void Add(size_t member, const Request& request) {
-    // The devices of one host differ, and repeat on the next: a short search finds those. Allgather and alltoall
-    // may differ on every member, where a long search would only cost.
+    // Devices differ within a host and repeat on the next one; a short search finds these. In an allgather or alltoall
+    // every member may differ, so a long search would cost time without finding anything.
     constexpr size_t kSearched = 16;
     const auto end = distinct_.begin() + static_cast<std::ptrdiff_t>(std::min(distinct_.size(), kSearched));
     const auto found = std::find(distinct_.begin(), end, request);
@@ -45,7 +45,7 @@ class Reports {
     if (!known) distinct_.push_back(request);
   }
 
-  // Members that have joined said nothing; what they would say is what the others agreed on.
+  // Fill in the members that have joined: their descriptions are what the others agreed on.
   void FillSilent() {
     const uint32_t first = which_[FirstMember()];
     std::replace(which_.begin(), which_.end(), kSilent, first);
@@ -59,7 +59,7 @@ class Reports {
  private:
   static constexpr uint32_t kSilent = 0xffffffffu;
   std::vector<Request> distinct_;
-  std::vector<uint32_t> which_;  // by member: index into distinct_
+  std::vector<uint32_t> which_;  // index into distinct_, by member
 };
 
 }  // namespace hvd

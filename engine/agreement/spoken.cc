@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostOfName = 200;
 constexpr std::string_view kUnnamed = "noname.";
-constexpr std::string_view kOptimizer = "DistributedOptimizer.";  // the exchange of PyTorch's optimizer
+constexpr std::string_view kOptimizer = "DistributedOptimizer.";  // prefix of the exchange of PyTorch's optimizer
 constexpr std::string_view kIdentity = " parameters, ";
 
 bool StartsWith(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
@@ -27,15 +27,15 @@ std::string Lowered(std::string text) {
   return text;
 }
 
-// Behind the sender's place in memory.
+// Return the ranks, which follow the sender's arena offset in `splits`.
 std::string RanksToAdd(const std::vector<int64_t>& splits) {
   std::string text;
   for (size_t i = 1; i < splits.size(); ++i) text += (i > 1 ? ", " : "") + std::to_string(splits[i]);
   return text;
 }
 
-// Until ranks have agreed on names, and where optimizers share names, the exchange's name ends with what tells an
-// optimizer from others: "layer.weight (4 parameters, 1a2b3c4d.0)".
+// Return the text for an optimizer's exchange. Until ranks have agreed on names, and where optimizers share a name, the
+// name ends with what identifies the optimizer: "layer.weight (4 parameters, 1a2b3c4d.0)".
 std::string OfOptimizer(std::string_view name) {
   name.remove_prefix(kOptimizer.size());
   const size_t end = name.rfind(kIdentity);
@@ -44,7 +44,7 @@ std::string OfOptimizer(std::string_view name) {
   return "backward() or step() of the optimizer whose first parameter is " + InQuotes(name.substr(0, start)) + identity;
 }
 
-// Engine names are made of the operation, a dot and what the user passed.
+// Return the user's call from an engine name, which consists of the operation, a dot and the name that the user passed.
 std::string Called(OpKind kind, std::string_view name) {
   std::string operation = Lowered(NameOf(kind));
   const size_t dot = name.find('.');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations as users know them: by what they called, not by the names under which ranks agree on them.
+// Names of operations for users: what they called, instead of the names by which ranks agree.
 #pragma once
 
 #include <string>
@@ -11,17 +11,18 @@
 
 namespace hvd {
 
-// "allreduce 'x'", "grouped_allreduce 'g' of 2 tensors", "hvd.barrier()".
+// Return a text such as "allreduce 'x'", "grouped_allreduce 'g' of 2 tensors" or "hvd.barrier()".
 std::string Spoken(const Request& request);
 
-// "'allreduce.loss'": by the name that the timeline shows, too, unless it is one that users never gave.
+// Return the operation's name as the timeline shows it, such as "'allreduce.loss'", or the user's call if the user gave
+// no such name.
 std::string SpokenCall(const Request& request);
-std::string SpokenName(std::string_view name);  // where no more is known
+std::string SpokenName(std::string_view name);  // use it if only the name is known
 
-// Rank `finished` has left, and `callers`, in ascending order, still wait for it in `call` (see SpokenCall).
+// Return the error for `callers` (ascending ranks), which wait in `call` (see SpokenCall) for a rank that has left.
 std::string FinishedEarly(int finished, const std::vector<int>& callers, const std::string& call);
 
-// "rank 3", "ranks 1, 3"; cut after a few.
+// Return a text such as "rank 3" or "ranks 1, 3", cut after a few.
 std::string NameRanks(const std::vector<int>& ranks);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots, their eviction by least use, and the memory of evicted ones.
+// Cache slots, their eviction by least recent use, and the descriptions of evicted slots.
 #include "agreement/tensor_table.h"
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 namespace hvd {
 namespace {
 
-// A member that reports a slot evicted n evictions ago had at least n tensors under way when it did so, since its
-// reports arrive in order and each eviction took a tensor that it had reported. This many are never under way at once,
-// while members that only ever submit new names never say what they have seen, and would keep everything alive.
+// Limit for remembered evictions. A member that reports a slot evicted n evictions ago had at least n tensors under way
+// then, because its reports arrive in order and each eviction took a tensor that it had reported. So many tensors are
+// never under way at once. Without a limit, members that only submit new names would keep everything, because they
+// never report what they have seen.
 constexpr size_t kMaxForgotten = size_t{1} << 16;
 
 }  // namespace
@@ -38,7 +39,7 @@ Tensor& TensorTable::AwaitInFull(const std::string& name) {
   }
   if (!tensor->waiting) Await(tensor);
   if (!tensor->by_slot) return *tensor;
-  // Someone describes in full what others reported by slot: from here on all of them are compared in full.
+  // A member describes in full what others reported by slot. Compare all reports in full from here on.
   for (size_t member = 0; member < members_; ++member) {
     if (tensor->reported[member]) tensor->reports.Add(member, tensor->cached.Of(member));
   }

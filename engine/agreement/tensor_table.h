@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every tensor the leader of a set knows: those that wait for members and those it remembers (the response cache).
-// One object serves both, so that a cached tensor costs no allocation when it comes round again.
+// All tensors that the leader of a set knows: those that wait for members and those in the response cache. One object
+// serves both, so that a cached tensor needs no allocation when it is reported again.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +23,26 @@ struct Tensor {
 
   const std::string name;
 
-  // While it waits.
+  // Fields for a tensor that waits.
   bool waiting = false;
-  bool by_slot = false;           // every report so far came by `slot`; then `reports` stays empty and `cached` speaks
-  bool complete = false;          // all that must report have reported
-  bool queued = false;            // complete, and so is its group: the next decision takes it
-  uint32_t unit = 0;              // number of its group while queued, 0 for a tensor of its own
-  size_t count = 0;               // members that reported
-  size_t express = 0;             // those of them that sent their part to all
-  std::vector<uint8_t> reported;  // by member
+  bool by_slot = false;           // all reports so far named `slot`; `reports` is then empty and `cached` is valid
+  bool complete = false;          // all required members have reported
+  bool queued = false;            // complete, with its whole group: the next decision takes it
+  uint32_t unit = 0;              // number of its group while queued, 0 without a group
+  size_t count = 0;               // members that have reported
+  size_t express = 0;             // members that have sent their part to all members
+  std::vector<uint8_t> reported;  // by member: 1 if it has reported
   Reports reports;
-  std::vector<int64_t> sizes;  // of the entry, known once validated
+  std::vector<int64_t> sizes;  // Entry::sizes, known after validation
 
-  // While it is remembered.
+  // Fields for a tensor in the cache.
   uint32_t slot = kNoSlot;
   Reports cached;
   FusionItem fusion;
 
-  std::list<Tensor*>::iterator place;  // among those that wait, or those that are only remembered
+  std::list<Tensor*>::iterator place;  // in the list of waiting or of idle tensors
 
-  // The description that stands for all; before validation: the first member's.
+  // Return the description that all agree on; before validation, the first member's.
   const Request& Agreed() const { return reports.empty() ? cached.First() : reports.First(); }
 };
 
@@ -55,30 +55,31 @@ class TensorTable {
     const auto found = slots_.find(slot);
     return found == slots_.end() ? nullptr : found->second;
   }
-  // The description of an evicted slot, as long as some member may not have heard of the eviction.
+  // Return the description of an evicted slot as long as some member may not have applied the eviction, else null.
   const Reports* FindForgotten(uint32_t slot) const;
 
-  // The tensor of that name, made when unknown; it waits from now on, to be described in full by every member.
+  // Return the tensor of that name, created if unknown. It waits from now on until every member has described it in
+  // full.
   Tensor& AwaitInFull(const std::string& name);
-  // It waits from now on; if it did not yet, members may report it by its slot.
+  // Let a tensor wait. If it did not wait before, members may report it by its slot.
   void AwaitBySlot(Tensor* tensor) {
     if (tensor->waiting) return;
     tensor->by_slot = true;
     Await(tensor);
   }
-  // It waits no longer; it is deleted unless it has a slot.
+  // End the wait of a tensor, and delete it unless it has a slot.
   void Release(Tensor* tensor);
 
-  // Gives a fresh slot to a tensor whose reports agree. Slots that must go for it, its own former one included, are
-  // appended to `evicted`; the record that says so will have `sequence`. Without room (every other slot belongs to a
-  // tensor that waits) the tensor stays without a slot.
+  // Assign a new slot to a tensor whose reports agree. Evicted slots, including its own former one, are appended to
+  // `evicted`; the record with the evictions will have the number `sequence`. If all other slots belong to waiting
+  // tensors, the tensor gets no slot.
   void Remember(Tensor* tensor, uint64_t sequence, std::vector<uint32_t>* evicted);
-  // All that is known about what a member has applied.
+  // Note the last record that a member is known to have applied.
   void Seen(size_t member, uint64_t sequence) {
     if (sequence > seen_[member]) seen_[member] = sequence;
   }
 
-  // In the order of first reports.
+  // Waiting tensors in the order of their first reports.
   const std::list<Tensor*>& Waiting() const { return waiting_; }
 
  private:
@@ -97,7 +98,7 @@ class TensorTable {
   const size_t members_;
   const size_t capacity_;
   uint32_t next_slot_ = 0;
-  std::unordered_map<std::string_view, std::unique_ptr<Tensor>> tensors_;  // keys live in the tensors
+  std::unordered_map<std::string_view, std::unique_ptr<Tensor>> tensors_;  // keys are in the tensors
   std::unordered_map<uint32_t, Tensor*> slots_;
   std::list<Tensor*> waiting_;  // in the order of first reports
   std::list<Tensor*> idle_;     // all others, which have slots: last used first

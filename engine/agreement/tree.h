@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The path of control messages in a process set: every member talks to the first member of its host, and those form a
-// tree under the set's leader (member 0), so that thousands of ranks need few connections each.
+// Path of control messages in a process set: every member sends to the first member of its host, and these form a tree
+// under the set's leader (member 0), so that thousands of ranks need few connections each.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,7 @@ struct Tree {
   std::vector<int> children;
 };
 
-// For few members: everybody talks to the leader itself, so that what a member tells it on different ways comes in
-// order.
+// Return the tree of a small set: every member sends to the leader directly, so that its messages arrive in order.
 inline Tree BuildStar(int members, int me) {
   Tree tree;
   if (me > 0) {
@@ -25,10 +24,10 @@ inline Tree BuildStar(int members, int me) {
   return tree;
 }
 
-// `hosts[j]`: any number that identifies member j's host.
+// Return the tree of a large set. `hosts[j]` is any number that identifies member j's host.
 inline Tree BuildTree(const std::vector<int>& hosts, int me, int radix = 32) {
   std::vector<int> leaders;                      // first member of each host, in member order
-  std::vector<int> host_position(hosts.size());  // position of member j's host among them
+  std::vector<int> host_position(hosts.size());  // position of member j's host in `leaders`
   for (size_t j = 0; j < hosts.size(); ++j) {
     auto same = std::find_if(leaders.begin(), leaders.end(), [&](int leader) { return hosts[leader] == hosts[j]; });
     host_position[j] = static_cast<int>(same - leaders.begin());

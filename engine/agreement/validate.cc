@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agreement checks as one table, in the order in which they are made.
+// Checks that all members submit the same collective: one table of checks in the order in which they run.
 #include "agreement/validate.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ bool SameRoot(const Request& a, const Request& b) { return a.root == b.root; }
 bool SameDevice(const Request& a, const Request& b) { return (a.device < 0) == (b.device < 0); }
 bool SameGroup(const Request& a, const Request& b) { return a.group == b.group && a.group_size == b.group_size; }
 
-// kAddProcessSet starts with the sender's own arena offset, which is not to be agreed on.
+// Return the splits to compare: those of kAddProcessSet start with the sender's arena offset, which may differ.
 std::vector<int64_t> AgreedSplits(const Request& request) {
   const bool skip = request.kind == OpKind::kAddProcessSet && !request.splits.empty();
   return {request.splits.begin() + (skip ? 1 : 0), request.splits.end()};
@@ -51,7 +51,7 @@ std::string On(int rank) { return " on rank " + std::to_string(rank); }
 std::string ShowDType(const Request& r) { return NameOf(r.dtype); }
 std::string ShowKind(const Request& r) { return NameOf(r.kind); }
 std::string ShowShape(const Request& r) { return List(r.shape); }
-// Enough digits to tell it from all others: factors that differ must look different.
+// Return the factor with enough digits to distinguish it from all others, so that different factors look different.
 std::string ShowFactor(double factor) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, factor).ptr};
@@ -72,8 +72,8 @@ std::string ShowGroup(const Request& r) {
 struct Check {
   bool (*applies)(OpKind);
   bool (*agree)(const Request&, const Request&);
-  const char* title;  // after "Mismatched "; %s is the operation
-  const char* verb;   // between the tensor's name and what `show` says
+  const char* title;  // follows "Mismatched "; %s is the operation
+  const char* verb;   // between the tensor's name and the result of `show`
   std::string (*show)(const Request&);
   const char* advice;
 };
@@ -132,7 +132,7 @@ Status CheckSplits(const Request& request, const std::vector<int>& ranks, int ra
                           " ranks. There must be one split for each rank, with a sum of at most the rows.");
 }
 
-// What one member's request must satisfy by itself, provided that all agree.
+// Check what each request must satisfy by itself, after all have agreed.
 Status CheckAlone(const Request& request, const std::vector<int>& ranks, int rank) {
   const bool takes_rows = MayDifferInRows(request.kind) || request.kind == OpKind::kReducescatter;
   if (takes_rows && request.shape.empty()) {
@@ -183,7 +183,8 @@ std::vector<int64_t> SizesOf(const Reports& reports) {
       for (int64_t rows : request.splits) largest = std::max(largest, rows);
     }
     sizes.push_back(largest);
-    // Who sends how much to whom: few enough members need not tell each other every time, and on a device they cannot.
+    // Add all splits. Members of a small set need not exchange them in each alltoall then, and on a device they could
+    // not.
     const bool all = reports.members() <= kFewMembers || reports.First().device >= 0;
     for (size_t member = 0; all && member < reports.members(); ++member) {
       const std::vector<int64_t>& splits = reports.Of(member).splits;

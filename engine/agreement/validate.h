@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do all members mean the same collective? The checks, their order, and the texts that users read when they do not.
+// Checks that all members mean the same collective, with the error texts for users if they do not.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace hvd {
 
-// Ok, or the first disagreement in the order: dtype, operation, shape, factors, reduce operation, what only this kind
-// of operation knows, device. `ranks` are the global ranks of the members. Members that said nothing (joined) are not
-// asked.
+// Return ok, or the first disagreement in this order: dtype, operation, shape, factors, reduce operation, what only
+// this kind of operation has, device. `ranks` are the global ranks of the members. Members that have joined are not
+// checked.
 Status Validate(const Reports& reports, const std::vector<int>& ranks);
 
-// Members must put a tensor into the same group, or the group could never be complete everywhere. Checked before
-// Validate, which only runs once the whole group is complete.
+// Check that all members put a tensor into the same group, because otherwise the group would never be complete on all
+// of them. Runs before Validate, which needs the whole group to be complete.
 Status ValidateGroup(const Reports& reports, const std::vector<int>& ranks);
 
-// What members cannot know from their own request (see Entry::sizes), for reports that passed Validate.
-// Process sets are not described here: their ids belong to the coordinator.
+// Return what members cannot know from their own request (see Entry::sizes), for reports that passed Validate. Process
+// sets are not included, because the coordinator assigns their ids.
 std::vector<int64_t> SizesOf(const Reports& reports);
 
 Status NotWhileJoined(OpKind kind, const std::string& name, int joined_rank);
-// `callers` still wait in `call` (see SpokenCall) for a rank that has left.
+// Return the error for `callers`, which wait in `call` (see SpokenCall) for a rank that has left.
 Status Departed(int rank, const std::vector<int>& callers, const std::string& call);
 Status UnknownSlot(int rank, uint32_t slot);
 Status UnknownProcessSet(const std::string& name, int64_t id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has stalled: a pure function of what was heard and of the time, with no clock of its own, so that every rule has
-// a table test.
+// Detects stalled tensors. Pure: a function of reports and time, with no clock of its own, so that every rule has a
+// table test.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@
 
 namespace hvd {
 
-// Tensors that some ranks are ready for and others never submit.
+// Finds tensors that some ranks are ready for and others do not submit.
 class StallInspector {
  public:
   struct Options {
-    WatchSpan warning{};   // zero: no check
-    WatchSpan shutdown{};  // zero: never
+    WatchSpan warning{};   // zero: no check at all
+    WatchSpan shutdown{};  // zero: stalls are never fatal
   };
   struct Finding {
     std::string name;
@@ -28,7 +28,7 @@ class StallInspector {
 
   explicit StallInspector(Options options) : options_(options) {}
 
-  // `waiting`: all that is pending now. Each stall is found once for its warning and once when it becomes fatal.
+  // Return new stalls among the tensors that are pending now: each once when its warning is due, and once it is fatal.
   std::vector<Finding> Inspect(const std::vector<Coordinator::Waiting>& waiting, WatchTime now);
 
  private:
@@ -41,7 +41,7 @@ class StallInspector {
   std::unordered_map<std::string, Since> since_;
 };
 
-// "1, 3, 5", cut after a few.
+// Return a text such as "1, 3, 5", cut after a few.
 std::string ListOfRanks(const std::vector<int>& ranks);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C API over World: checks and converts arguments, lets no exception out.
+// The C API over World: checks and converts arguments and catches all exceptions.
 #include <hvd/engine.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void Keep(Number value, Number* kept) {
   *kept = value;
 }
 
-// An older client's struct is shorter: what it does not know keeps its default.
+// Convert settings. An older client's struct is shorter; fields that it does not have keep their defaults.
 hvd::Settings Convert(const hvd_settings& in) {
   hvd::Settings out;
 #define HVD_FIELD(type, name, value) \
@@ -167,7 +167,7 @@ int32_t Finish(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* sta
   return code;
 }
 
-// Null if there is none of that number, or the handle is not done.
+// Return null if there is no such output or the handle is not done.
 hvd::Handle::Output* OutputAt(const std::shared_ptr<hvd::Handle>& handle, int32_t index) {
   const bool there = handle && handle->done.load(std::memory_order_acquire) && index >= 0 &&
                      static_cast<size_t>(index) < handle->outputs.size();
@@ -208,7 +208,7 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
       Fill(Status::Invalid("there is no rank " + std::to_string(peer)), status);
       return 0;
     }
-    static std::atomic<uint64_t> count{0};  // names must differ, nothing more
+    static std::atomic<uint64_t> count{0};  // makes the names differ
     auto operation = std::make_unique<hvd::Operation>();
     operation->request.kind = kind;
     operation->request.dtype = hvd::DType::kUInt8;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs' part of the C API.
+// The C API's table of codecs.
 #pragma once
 
 #include <hvd/engine.h>

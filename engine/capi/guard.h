@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How errors of the engine leave through the C API: as a status, never as an exception.
+// Returns the engine's errors through the C API as a status, never as an exception.
 #pragma once
 
 #include <hvd/engine.h>
@@ -22,7 +22,7 @@ inline void Fill(const Status& status, hvd_status* out) {
   out->text[length] = 0;
 }
 
-// An engine error must never take the process down.
+// Call `body`; turn an exception into a status, so that an engine error never ends the process.
 template <typename Result, typename Body>
 Result Guard(hvd_status* status, Result otherwise, Body body) {
   try {

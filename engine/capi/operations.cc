@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-// The fields that an older client does not know are 0.
+// Return the wire type; a field that an older client does not have counts as 0.
 int32_t WireOf(const hvd_op& op) {
   return op.size >= offsetof(hvd_op, wire_dtype) + sizeof op.wire_dtype ? op.wire_dtype : 0;
 }
@@ -36,7 +36,7 @@ Status CheckOp(const hvd_op& op) {
     if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
     empty |= op.shape[i] == 0;
   }
-  if (!op.input && !empty) {  // torch's fake ones, for example
+  if (!op.input && !empty) {  // for example fake tensors of torch
     return Status::Invalid("tensor '" + std::string(op.name) +
                            "' has no memory of its own; pass one that holds numbers");
   }
@@ -50,7 +50,7 @@ void ConvertOp(const hvd_op& op, const World& world, int32_t process_set, const 
   request.dtype = static_cast<DType>(op.dtype);
   if (request.kind == OpKind::kAllreduce && request.dtype == DType::kFloat32 && WireOf(op) && DeviceOf(op) < 0 &&
       world.compresses()) {
-    request.dtype = static_cast<DType>(WireOf(op));  // to the other ranks it is that, however it lies here
+    request.dtype = static_cast<DType>(WireOf(op));  // other ranks see a tensor of that type
     operation->wide = true;
   }
   request.op = static_cast<ReduceOp>(op.reduce_op);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations as clients describe them, those of older versions too: these know fewer fields, and their structs are
-// shorter.
+// Conversion of operations from the C API. Older clients pass shorter structs, which lack the newer fields.
 #pragma once
 
 #include <hvd/engine.h>
@@ -11,16 +10,16 @@
 
 namespace hvd {
 
-// One of several that lie one after the other.
+// Return an element of an array whose elements have the client's struct size.
 const hvd_op& OpAt(const hvd_op* ops, int32_t i);
-// -1: the tensor is in host memory.
+// Return the device, or -1 if the tensor is in host memory.
 int32_t DeviceOf(const hvd_op& op);
 uint64_t StreamOf(const hvd_op& op);
 bool AreOnOneStream(const hvd_op& one, const hvd_op& other);
 
-// What a client got wrong, if anything.
+// Return an error if the client's description is invalid.
 Status CheckOp(const hvd_op& op);
-// `group`: null, or the name of what all `count` of them belong to.
+// Convert an operation. `group`: name of the group of `count` operations, or null.
 void ConvertOp(const hvd_op& op, const World& world, int32_t process_set, const char* group, int32_t count,
                Operation* operation);
 

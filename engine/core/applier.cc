@@ -12,10 +12,10 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kCacheWorthTelling = 256;         // entries; from there on each doubling
-constexpr size_t kLargeBatch = size_t{256} << 20;  // in the tensors of all members: more than what caches hold
+constexpr size_t kCacheWorthTelling = 256;         // number of entries from which each doubling is logged
+constexpr size_t kLargeBatch = size_t{256} << 20;  // bytes in the tensors of all members; more than CPU caches hold
 
-// Follows from the log alone, so that all members come to the same answer.
+// Return true if the batch is large. The answer depends on the log alone, so that all members agree.
 bool IsLarge(const Entries& entries, size_t members) {
   if (entries[0]->request.kind != OpKind::kAllreduce) return false;
   size_t bytes = 0;
@@ -34,7 +34,7 @@ Applier::Applier(ProcessSet* set, MemberState* state, Leader* leader, ExpressPro
       services_(*services),
       chunk_bytes_(services->settings->slot_bytes) {}
 
-// ---- the records
+// ---- applying records
 
 Applier::Outcome Applier::Apply(Record* record) {
   const int leader = set_.ranks()[0];
@@ -61,7 +61,7 @@ Applier::Outcome Applier::Apply(Record* record) {
 
 Applier::Outcome Applier::ApplyBatch(uint64_t sequence, std::vector<Entry> entries) {
   if (entries.empty()) return {};
-  const bool placed = entries[0].direct;  // tensors that differ in it are not fused
+  const bool placed = entries[0].direct;  // tensors that differ in this are never fused
   Entries agreed;
   Status status = Agree(std::move(entries), &agreed);
   if (!status.ok()) return {std::move(status), {}};
@@ -83,8 +83,8 @@ Applier::Outcome Applier::ApplyBatch(uint64_t sequence, std::vector<Entry> entri
   }
 }
 
-// The tensors of a batch as all members know them. Those that are named by their slots end a round each (see
-// express.h).
+// Return the tensors of a batch as all members know them. A tensor that is named by its cache slot also ends a round of
+// the fast path for that slot (see express.h).
 Status Applier::Agree(std::vector<Entry> entries, Entries* agreed) {
   agreed->reserve(entries.size());
   for (Entry& entry : entries) {
@@ -109,7 +109,7 @@ void Applier::Tune(const Entries& agreed) {
   if (next->final) tuning_.reset();
 }
 
-// What needs nothing but that all members asked for it.
+// Finish an operation that moves no data, such as a barrier: it is done as soon as all members have asked for it.
 void Applier::Finish(const std::string& name, int64_t value) {
   std::unique_ptr<Operation> operation = state_.pending().Take(name);
   if (!operation) return;
@@ -121,7 +121,8 @@ void Applier::ApplyError(const Record& record) {
   for (size_t i = 0; i < record.names.size(); ++i) {
     const uint32_t round = i < record.rounds.size() ? record.rounds[i] : kNoRound;
     const Operation* waiting = state_.pending().Find(record.names[i]);
-    // The run before may still lack a part that all others have: it is not the one that failed.
+    // The previous run of this tensor may still wait for a part that the other ranks have received; that run did not
+    // fail.
     const bool settled = waiting && express_.Settled(*waiting);
     const bool earlier = settled || (waiting && round != kNoRound && waiting->round < round);
     const Entry* known = state_.cache().Find(record.names[i]);
@@ -133,12 +134,12 @@ void Applier::ApplyError(const Record& record) {
   }
 }
 
-// A tensor that is described in full, remembered if the leader gave it a slot.
+// Return a fully described tensor as a shared entry; put it into the response cache if the leader assigned a slot.
 std::shared_ptr<const Entry> Applier::Learn(Entry entry) {
   entry.device = entry.request.device;
   if (entry.slot != kNoSlot) {
     Entry known = entry;
-    // What this member asked for is what it will compare its next request with.
+    // Cache this member's own request, because its next request is compared with the cached one.
     if (const Operation* mine = state_.pending().Find(entry.request.name)) known.request = mine->request;
     state_.cache().Put(std::move(known));
     TellOfCache(state_.cache().size());
@@ -154,7 +155,7 @@ void Applier::TellOfCache(size_t entries) const {
   });
 }
 
-// ---- the batches
+// ---- running batches
 
 Status Applier::Start(uint64_t sequence, Entries entries, bool placed) {
   RunningBatch batch;
@@ -164,7 +165,8 @@ Status Applier::Start(uint64_t sequence, Entries entries, bool placed) {
   for (const auto& entry : entries) {
     batch.operations.push_back(state_.pending().Take(entry->request.name));
     if (!batch.operations.back() && !state_.joined()) {
-      running_.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
+      // Put the batch into the queue, so that the operations already taken from `pending` fail with the others.
+      running_.push_back(std::move(batch));
       return Status::Failed("a batch names '" + entry->request.name + "', which this rank never submitted",
                             set_.ranks()[0]);
     }
@@ -203,7 +205,7 @@ bool Applier::Step(Status* status) {
       ShowTransfers(shown, set_, &batch);
       ShowDeviceTimes(shown, set_.devices());
     }
-    if (!set_.AllSent()) break;  // what is still to leave may lie in callers' tensors
+    if (!set_.AllSent()) break;  // unsent data may still be in the callers' tensors
     for (auto& operation : batch.operations) {
       if (operation) services_.completions->Finish(std::move(operation), Status::Ok());
     }
@@ -212,7 +214,7 @@ bool Applier::Step(Status* status) {
   return moved;
 }
 
-// The lanes are free for the batch only now, and so is their chunk size.
+// Make the batch's machine. Only now are the lanes free for the batch, so only now can their chunk size change.
 Status Applier::Prepare(RunningBatch* batch) {
   set_.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set_.ranks().size()));
   Status status = hvd::Prepare(set_, *services_.settings, batch->entries, batch);
@@ -223,7 +225,7 @@ Status Applier::Prepare(RunningBatch* batch) {
   return status;
 }
 
-// What operations run on, once for each kind.
+// Log which transport each kind of operation uses, once per kind.
 void Applier::TellOfTransport(const RunningBatch& batch) {
   const OpKind kind = batch.entries[0]->request.kind;
   const uint32_t bit = uint32_t{1} << (2 * static_cast<uint32_t>(kind) + batch.foreign);
@@ -237,7 +239,7 @@ void Applier::TellOfTransport(const RunningBatch& batch) {
   });
 }
 
-// Once it is known whether members reach each other's memory.
+// Log once which path tensors on GPUs take, when the members know whether they reach each other's memory.
 void Applier::TellOfDevice(const RunningBatch& batch) {
   if (set_.nccl()) TellOfNccl(*set_.nccl(), batch);
   const DeviceMeeting* const meeting = set_.meeting();
@@ -278,13 +280,14 @@ void Applier::TellOfNccl(const NcclMeeting& meeting, const RunningBatch& batch) 
 }
 
 void Applier::Fail(const Status& status) {
-  for (RunningBatch& batch : running_) batch.machine.reset();  // from here on it lets the callers' tensors alone
+  // Machines stop using the callers' tensors here, before any operation is reported as failed.
+  for (RunningBatch& batch : running_) batch.machine.reset();
   for (RunningBatch& batch : running_) {
     for (auto& operation : batch.operations) {
       if (operation) services_.completions->Finish(std::move(operation), status);
     }
   }
-  if (!running_.empty()) set_.DropUnsent();  // it may lie in callers' tensors
+  if (!running_.empty()) set_.DropUnsent();  // unsent data may be in the callers' tensors
   running_.clear();
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log of one process set as a member applies it: takes the leader's records in their order, starts the batches that
-// follow from them, moves these on one after the other, and finishes their operations. Which machine runs a batch is
-// chosen when its turn comes (see execution.h).
+// Applies the log of one process set on this member: takes the leader's records in order, starts the batches they
+// contain, advances them one after the other, and finishes their operations. The machine (collective state machine) for
+// a batch is chosen when the batch reaches the front of the queue (see execution.h).
 //
-// A status that is not ok tells that the world cannot go on: because of `lost_rank`, or, without one, of what `text`
-// says.
+// A returned status that is not ok means that the world must end: because of `lost_rank`, or, if that is -1, for the
+// reason in `text`.
 #pragma once
 
 #include <cstddef>
@@ -25,30 +25,30 @@ namespace hvd {
 
 class Applier {
  public:
-  // All of them outlive it. `leader`: null unless this rank leads the set.
+  // All arguments must outlive the Applier. `leader` is null unless this rank leads the set.
   Applier(ProcessSet* set, MemberState* state, Leader* leader, ExpressProtocol* express, const Services* services);
   Applier(const Applier&) = delete;
   Applier& operator=(const Applier&) = delete;
 
   struct Outcome {
     Status status;
-    std::shared_ptr<const Entry> change;  // a set is to be added or removed, which is not for this one to do
+    std::shared_ptr<const Entry> change;  // request to add or remove a process set, which the engine carries out
   };
-  // `record` is used up, but for its kind and its tuning.
+  // Apply one record. Its entries are moved out; its other fields stay.
   Outcome Apply(Record* record);
 
-  // Moves the first batch on, and those behind it as their turn comes; true if anything moved.
+  // Advance the running batches in order. Return true if anything moved.
   bool Step(Status* status);
   bool busy() const { return !running_.empty(); }
   bool watches_device() const {
     return busy() && running_.front().machine && running_.front().machine->watches_device();
   }
-  // Everything that runs fails.
+  // Fail the operations of all running batches.
   void Fail(const Status& status);
 
-  // Of the batches that follow in the log.
+  // Set the chunk size for batches that later records start.
   void UseChunks(size_t bytes) { chunk_bytes_ = bytes; }
-  // The leader's: the session hears of every batch, and the coordinator what the session wants tried.
+  // Let a tuning session observe every batch and pass the values it wants to try to the coordinator. Leader only.
   void TuneBy(std::unique_ptr<TuningSession> session) { tuning_ = std::move(session); }
 
  private:
@@ -74,7 +74,7 @@ class Applier {
   size_t chunk_bytes_;
   uint32_t told_transports_ = 0;
   bool told_device_ = false, told_regions_ = false, told_nccl_ = false, told_other_ = false;
-  std::unique_ptr<TuningSession> tuning_;  // until the tuning is over
+  std::unique_ptr<TuningSession> tuning_;  // null once tuning is finished
 };
 
 }  // namespace hvd

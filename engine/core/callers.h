@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of this process that call the engine: whether only one ever submits, whether only one ever calls at all,
-// and which of them do nothing but wait. Any thread may call this at any time.
+// The threads of this process that call the engine: the only one that has ever submitted, the only one that has ever
+// called at all, and those that do nothing but wait. All methods may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -20,25 +20,26 @@ class Callers {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A thread that waits for a handle and does nothing else until that is done.
+  // A thread that waits for a handle and does nothing else until the handle is done.
   struct Waiting {
-    uint64_t thread = 0;  // as the program numbers its threads
-    uint64_t caller = 0;  // as they are numbered here
+    uint64_t thread = 0;  // number that the program gave the thread
+    uint64_t caller = 0;  // number that this class gave the thread
     std::shared_ptr<Handle> handle;
     Clock::time_point since;
   };
 
-  // This thread submits something; `for_others`: on behalf of a framework, whose other threads may do so too.
+  // Record that this thread submits something. `for_others`: it submits for a framework, whose other threads may also
+  // submit.
   void OnSubmit(bool for_others) {
     const uint64_t me = for_others ? kSeveral : ThisThread();
     Note(&only_, me);
     Note(&only_caller_, me);
   }
-  // This thread waits for something, or asks whether it is done.
+  // Record that this thread waits for an operation or polls one.
   void OnWait() { Note(&only_caller_, ThisThread()); }
-  // Whether this is the only thread that has ever submitted anything.
+  // Return true if only the thread with the number `caller` has ever submitted anything.
   bool IsOnly(uint64_t caller) const { return only_.load(std::memory_order_relaxed) == caller; }
-  // Return whether no other thread has ever submitted anything, waited, or asked. A thread that has ended counts, too.
+  // Return true if no thread but `caller` has ever submitted, waited or polled. Threads that have ended count too.
   bool IsOnlyCaller(uint64_t caller) const { return only_caller_.load(std::memory_order_relaxed) == caller; }
 
   void Block(uint64_t thread, std::shared_ptr<Handle> handle) {
@@ -63,25 +64,25 @@ class Callers {
  private:
   static constexpr uint64_t kSeveral = UINT64_MAX;
 
-  // Addresses and the system's numbers come again when a thread has ended; these do not.
+  // Return a number for this thread. Unlike addresses and system thread ids, it is never reused.
   static uint64_t ThisThread() {
     static std::atomic<uint64_t> last{0};
     thread_local const uint64_t mine = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return mine;
   }
 
-  // Keep the number of the thread that does something, until a second thread does it.
+  // Keep the number of the thread that does something, until a second thread does it; then keep kSeveral.
   static void Note(std::atomic<uint64_t>* only, uint64_t me) {
     uint64_t known = only->load(std::memory_order_relaxed);
     if (known == me || (known == 0 && only->compare_exchange_strong(known, me, std::memory_order_relaxed))) return;
     if (known != me) only->store(kSeveral, std::memory_order_relaxed);
   }
 
-  std::atomic<uint64_t> only_{0};         // the thread that submits; 0: none yet
-  std::atomic<uint64_t> only_caller_{0};  // the thread that calls in any way; 0: none yet
+  std::atomic<uint64_t> only_{0};         // number of the only thread that has submitted; 0: none yet
+  std::atomic<uint64_t> only_caller_{0};  // number of the only thread that has called in any way; 0: none yet
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  std::map<uint64_t, Waiting> waiting_;  // by thread
+  std::map<uint64_t, Waiting> waiting_;  // waiting threads by the program's number
 };
 
 }  // namespace hvd

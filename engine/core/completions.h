@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where operations end: their names are free again, and their handles tell the outcome. Used by the driver alone.
+// Finishes operations: frees their names for new submissions and stores the outcome in their handles. Only the thread
+// that drives the engine uses it.
 #pragma once
 
 #include <atomic>
@@ -24,23 +25,24 @@ class Completions {
     }
     if (status.ok() && MovesTensor(operation->request.kind)) Count(operation->request);
     const std::shared_ptr<Handle> handle = std::move(operation->handle);
-    submissions_->Finished(std::move(operation));  // first: whoever waits may submit the name again
+    // First, because a caller that is waiting may submit the name again at once.
+    submissions_->Finished(std::move(operation));
     if (!status.ok() && handle->status.ok()) handle->status = status;
     if (--handle->left > 0) return;
     finished_.push_back(handle);
     handle->done.store(true, std::memory_order_release);
   }
 
-  // Collectives that moved this rank's tensors so far, and the bytes that it passed to them. Any thread may ask.
+  // Collectives that have moved this rank's tensors, and the bytes of those tensors. Any thread may call these.
   uint64_t collectives() const { return collectives_.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
   bool empty() const { return finished_.empty(); }
-  // Handles that were finished since the last call.
+  // Return the handles that have finished since the last call.
   std::vector<std::shared_ptr<Handle>> TakeFinished() { return std::exchange(finished_, {}); }
 
  private:
-  // There is one writer, so nothing need be locked.
+  // Update the counters. No lock is needed because there is one writer.
   void Count(const Request& request) {
     collectives_.store(collectives() + 1, std::memory_order_relaxed);
     bytes_.store(bytes() + request.Bytes(), std::memory_order_relaxed);

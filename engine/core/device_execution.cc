@@ -38,7 +38,7 @@ DeviceOrder OrderOf(const Device& device, const RunningBatch& batch) {
 
 namespace {
 
-// Of what this rank has submitted, or, where it has joined, of what it would have.
+// Return the device of the tensors that this rank submitted; for a rank that has joined, the device it would use.
 Device* DeviceOf(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   const int agreed = entries[0]->device;
   for (const auto& operation : batch.operations) {
@@ -88,8 +88,8 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std:
 
 namespace {
 
-// The run of one member in an allgather or alltoall: what it contributes to each result, with this member's outputs for
-// what it wants of it. `own`: the inputs, if it is this member's own run.
+// Return one member's contribution to each result of an allgather or alltoall, at the positions in this member's
+// outputs where it needs them. With `own`, return this member's contribution at its inputs.
 DeviceParts RunOf(const ProcessSet& set, const RunningBatch& batch, size_t from, bool own) {
   DeviceParts run;
   const size_t members = set.ranks().size(), me = static_cast<size_t>(set.me());
@@ -100,7 +100,7 @@ DeviceParts RunOf(const ProcessSet& set, const RunningBatch& batch, size_t from,
     const auto bytes = [&](size_t sender, size_t to) {
       return static_cast<size_t>(RowsBetween(entry, members, sender, to)) * row;
     };
-    size_t before = 0;  // what members before it contribute to our output
+    size_t before = 0;  // bytes in our output that come from earlier members
     for (size_t j = 0; j < from; ++j) before += bytes(j, me);
     const CudaAddress output = AddressOf(operation.output) + before;
     CudaAddress input = own ? AddressOf(operation.input) : 0;
@@ -158,9 +158,9 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
                                         ReductionOf(first, set.ranks().size()));
 }
 
-// ---- which
+// ---- choice of the transport
 
-// Alike on all members.
+// Return the bytes of an entry. The value is equal on all members.
 size_t BytesOf(const Entry& entry, size_t members) {
   if (entry.request.kind == OpKind::kAlltoall) {
     return static_cast<size_t>(entry.sizes.at(0)) * members * entry.request.RowBytes();
@@ -177,9 +177,9 @@ GpuWishes WishesOf(const ProcessSet& set, const Settings& settings) {
   return set.nccl() ? set.nccl()->wishes() : WishesOf({PassportWith(settings)});
 }
 
-// Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to be
-// waited for anyway; several are gradients, most of the time. Each member more is one more that takes its turn on the
-// device.
+// Small amounts of data arrive sooner through the host, but the ranks then wait for their devices. The caller of a
+// single tensor probably waits for it anyway; several tensors are usually gradients. Each further member on the GPU is
+// one more that takes a turn there.
 bool PaysOnDevice(const GpuWishes& wishes, const Entries& entries, size_t members, size_t sharing) {
   size_t bytes = 0;
   for (const auto& entry : entries) bytes += BytesOf(*entry, members);
@@ -188,23 +188,25 @@ bool PaysOnDevice(const GpuWishes& wishes, const Entries& entries, size_t member
 
 namespace {
 
-// Whether a batch goes through the memory of the device, where members reach it: if they have to take turns there, only
-// if it pays.
+// How a batch uses device memory that the members can reach. kWithoutTurns: only if the GPU runs the members' work
+// concurrently, because taking turns does not pay for this batch.
 enum class OnDevice { kNo, kWithoutTurns, kYes };
 
 OnDevice MayUseDeviceMemory(const ProcessSet& set, const GpuWishes& wishes, const Entries& entries) {
   const size_t members = set.ranks().size();
   const bool possible = set.device_lane() && members <= static_cast<size_t>(kMostSources) &&
                         DeviceMeeting::HasRoom(*set.device_lane()) && entries[0]->request.op != ReduceOp::kAdasum;
-  // Tensors of a second GPU of the same processes take the other way, unless one is asked for.
+  // Tensors on a second GPU of these processes do not use device memory, unless the setting asks for ipc.
   const bool here = wishes.ipc || set.MayMeetOn(entries[0]->device);
   if (!possible || !here || wishes.staged) return OnDevice::kNo;
   if (wishes.ipc || PaysOnDevice(wishes, entries, members, members)) return OnDevice::kYes;
-  // Whoever has no large tensors needs no memory for them. All members have begun to meet after the same batch.
+  // Do not set up device memory for members that have no large tensors. All members start the setup after the same
+  // batch, so they agree here.
   return set.meeting() ? OnDevice::kWithoutTurns : OnDevice::kNo;
 }
 
-// Sees to outputs first; waits for the meeting of the set's members, the first time; then runs the batch as that ended.
+// Prepares the outputs, waits for the members' setup negotiation (only once per set), then runs the batch on the
+// transport that this selected.
 class ChosenMachine : public Machine {
  public:
   ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch)
@@ -250,13 +252,14 @@ class ChosenMachine : public Machine {
   }
 
  private:
-  // All members, who have met.
+  // Return true if all members are on one device. Requires that the setup negotiation is finished.
   bool OnOneDevice() const {
     const DeviceLink* const link = set_.meeting()->link().get();
     return link && link->on_one_device();
   }
 
-  // As all members' settings have it, which they have told each other by now: others may come, or may not.
+  // Decide from the settings of all members, which they have exchanged by now, whether to begin the setup on the
+  // device.
   void ComeToMeeting() {
     met_ = true;
     wishes_ = WishesOf(set_, settings_);
@@ -302,11 +305,12 @@ class ChosenMachine : public Machine {
     return on_device_ == OnDevice::kYes || set_.meeting()->link()->runs_together();
   }
 
-  // Who has a GPU of its own computes while NCCL moves bytes; who shares one would only lose turns. Groups have a
-  // stream for that, see prompt_runs.
+  // Return true if NCCL runs on a stream of its own, so that computation overlaps with communication. On a shared GPU
+  // this would only cost turns. Worlds that launch in the order of calls (process groups of torch.distributed) have
+  // another stream for this; see prompt_runs.h.
   bool RunsBeside() const { return !set_.nccl()->mates() && !set_.devices()->calls(); }
 
-  // Where no members share a GPU, operations need no agreement any more if their callers say so.
+  // Record whether operations may skip negotiation when their callers ask for it: only if no members share a GPU.
   void SettlePrompt() const {
     if (!set_.devices()->prompt_calls() || set_.id() != kGlobalSet || set_.devices()->prompt_settled()) return;
     const std::shared_ptr<Communicator>& communicator = set_.nccl()->communicator();
@@ -315,8 +319,8 @@ class ChosenMachine : public Machine {
     set_.devices()->SettlePrompt(alone && every_type ? &communicator->device() : nullptr);
   }
 
-  // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as
-  // NCCL itself does.
+  // Reserve the launch slot of this batch. A stream that waits for members on the same GPU can block NCCL work of other
+  // sets just as NCCL itself can.
   void TakeTurn(bool by_nccl, bool by_device) {
     const NcclMeeting* const nccl = set_.nccl();
     if (by_nccl) {
@@ -338,7 +342,7 @@ class ChosenMachine : public Machine {
   DirectOnDevice direct_;
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
-  CudaEvent began_ = nullptr;  // while a timeline is written
+  CudaEvent began_ = nullptr;  // start event, while a timeline is written
   std::optional<LaunchTurn> turn_;
   std::unique_ptr<Machine> inner_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agreed batch of tensors on GPUs: by the memory of the device where all members reach it, else through pinned host
-// memory and whatever machine would run it there.
+// Runs an agreed batch of tensors on GPUs: in the memory of the device if all members can reach it, through NCCL, or
+// through pinned host memory with a machine for host tensors.
 #pragma once
 
 #include <string>
@@ -11,26 +11,30 @@
 
 namespace hvd {
 
-// On the caller's own stream, behind all that it has put there; else on ours, after what makes the tensors ready.
+// Return the stream for the batch's work: the callers' stream, if all use one, so that it follows their work there;
+// else the device's own stream, after the events that mark the tensors as ready.
 DeviceOrder OrderOf(const Device& device, const RunningBatch& batch);
-// "ALLREDUCE layer1.weight and 41 more"
+// Return a title for the timeline such as "ALLREDUCE layer1.weight and 41 more".
 std::string TitleOf(const RunningBatch& batch);
 DeviceParts WholeTensors(const Entries& entries, const RunningBatch& batch);
-// What goes to one member, of all tensors, after what goes to the one before it; `owners`: that member, by part.
+// Return the parts of all tensors ordered by the member that receives them. `owners` receives that member for each
+// part.
 DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std::vector<int>* owners = nullptr);
-// What a member contributes to the results of an allgather or alltoall: this one, with its inputs; and each, with the
-// places in this member's outputs for what it wants of it.
+// OwnRun returns this member's contributions to an allgather or alltoall, at its inputs. RunsOf returns the
+// contributions of each member, at the positions in this member's outputs where it needs them.
 DeviceParts OwnRun(const ProcessSet& set, const RunningBatch& batch);
 std::vector<DeviceParts> RunsOf(const ProcessSet& set, const RunningBatch& batch);
-// What the set's members ask for; once they have met over NCCL, if there are several.
+// Return the GPU settings that all members of the set have agreed on; before they have negotiated over NCCL, this
+// rank's own.
 GpuWishes WishesOf(const ProcessSet& set, const Settings& settings);
-// Whether a batch is worth turns on a GPU that `sharing` ranks, of all the members, take. Follows from the batch and
-// the set alone, so that all members come to the same answer.
+// Return true if the batch is large enough to take turns on a GPU that `sharing` of the set's members use. The answer
+// depends on the batch and the set alone, so that all members agree.
 bool PaysOnDevice(const GpuWishes& wishes, const Entries& entries, size_t members, size_t sharing);
-// The members work on one device in each process. Not all of them would notice a tensor on another. Throws DeviceError.
+// Check that all tensors are on the set's device; throw DeviceError if not. Each process uses one device for a set, and
+// the other members could not detect a tensor on a second one.
 void CheckDevice(const Device& device, const RunningBatch& batch);
 
-// Makes the batch's machine. Throws DeviceError.
+// Make the batch's machine. Throws DeviceError.
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
 
 }  // namespace hvd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of an allgather or alltoall on a device, whose sizes only the agreement told: memory that the caller gave or
-// allocates, or else a block of the engine's, which the handle keeps until the caller has copied it to its own.
+// Outputs of allgathers and alltoalls on a device, whose sizes are known only after negotiation: memory that the caller
+// gave or allocates, or a block of the engine's that the handle keeps until the caller has copied it.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace hvd {
 
-// Whether an operation's result differs from its input in size by what others contribute.
+// Return true if the size of the result depends on what other members contribute (allgather, alltoall).
 bool IsExchange(OpKind kind);
-// Rows that member `from` contributes to the result of member `to`.
+// Return the rows that member `from` contributes to the result of member `to`.
 int64_t RowsBetween(const Entry& entry, size_t members, size_t from, size_t to);
 
 class DeviceOutputs {
  public:
-  // For operations of other kinds there is nothing to do.
+  // Operations of other kinds need no preparation.
   DeviceOutputs(Devices* devices, Device* device) : devices_(*devices), device_(device) {}
-  // True once each operation has an output, of which its handle knows the size. Throws DeviceError without memory.
+  // Return true once each operation has an output and its handle knows the size. Throws DeviceError if memory runs out.
   bool Prepare(const ProcessSet& set, RunningBatch* batch);
 
  private:
-  struct Blocks {  // on their way to the handles
+  struct Blocks {  // blocks that have not been passed to the handles yet
     ~Blocks();
     BlockPool* pool = nullptr;
     std::vector<BlockPool::Block> all;
@@ -37,8 +37,8 @@ class DeviceOutputs {
   Devices& devices_;
   Device* device_;
   bool measured_ = false, ready_ = false;
-  std::vector<Operation*> without_;  // operations whose output the engine allocates, and
-  std::vector<size_t> bytes_;        // how large they are
+  std::vector<Operation*> without_;  // operations whose output the engine allocates
+  std::vector<size_t> bytes_;        // sizes of these outputs
   std::shared_ptr<Blocks> blocks_;
   std::shared_ptr<DeviceWorker::Job> job_;
 };

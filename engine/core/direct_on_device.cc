@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// The same offset for all members, so that a region of each can be taken for a run.
+// Return true if each tensor has one offset on all members, so that a kernel run can use one region of each member.
 bool DirectOnDevice::NamesPlaces() const {
   return std::all_of(entries_.begin(), entries_.end(), [this](const auto& entry) {
     const std::vector<int64_t>& places = entry->sizes;
@@ -18,7 +18,7 @@ bool DirectOnDevice::NamesPlaces() const {
   });
 }
 
-// False: nothing is new.
+// Start mapping the regions that are not mapped yet. Return false if there are none.
 bool DirectOnDevice::BeginMeeting() {
   std::vector<int64_t> numbers(set_.ranks().size(), -1);
   bool any = false;
@@ -40,7 +40,7 @@ Machine::Step DirectOnDevice::Advance() {
   meets_ = true;
   const Machine::Step step = set_.regions()->Advance();
   if (step != Machine::Step::kDone) return step;
-  meets_ = false;  // there may be more
+  meets_ = false;  // there may be further regions
   if (!set_.regions()->why_not().empty()) set_.devices()->regions().Unshare(set_.id());
   return Machine::Step::kMoved;
 }
@@ -50,7 +50,7 @@ std::vector<DirectRun> DirectOnDevice::Runs() const {
   struct Tensor {
     size_t offset, bytes;
   };
-  std::map<std::vector<CudaAddress>, std::vector<Tensor>> tensors;  // by the bases of their regions
+  std::map<std::vector<CudaAddress>, std::vector<Tensor>> tensors;  // tensors by the base addresses of their regions
   for (const auto& entry : entries_) {
     const size_t bytes = entry->request.Bytes();
     std::vector<CudaAddress> bases;
@@ -69,7 +69,7 @@ std::vector<DirectRun> DirectOnDevice::Runs() const {
     run.bases = bases;
     size_t end = 0;
     for (const Tensor& tensor : parts) {
-      if (tensor.offset < end) return {};  // two tensors of one memory
+      if (tensor.offset < end) return {};  // two tensors overlap in memory
       end = tensor.offset + tensor.bytes;
       run.parts.AddAt(tensor.offset, bases[static_cast<size_t>(set_.me())] + tensor.offset, tensor.bytes);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether an allreduce on a device can work on the tensors of all members where they lie: all at the same places of
-// regions that every member maps. Members meet about regions that are new.
+// Decides whether an allreduce on a device can work on the tensors of all members without copying them: they must lie
+// at equal offsets of regions that every member maps. Members negotiate to map new regions.
 #pragma once
 
 #include <vector>
@@ -13,11 +13,11 @@ namespace hvd {
 
 class DirectOnDevice {
  public:
-  // Of a batch whose tensors have places, in a set whose members have met on one device.
+  // For a batch whose tensors have offsets in regions, in a set whose members have found that they are on one device.
   DirectOnDevice(ProcessSet* set, const Entries* entries) : set_(*set), entries_(*entries) {}
-  // kDone: all members know all regions, or know that it cannot be.
+  // Continue mapping new regions. kDone: all members have mapped all regions, or know that this is impossible.
   Machine::Step Advance();
-  // Then: empty, if it cannot be. All members come to the same.
+  // After kDone: return the runs, or nothing if direct work is impossible. All members get the same answer.
   std::vector<DirectRun> Runs() const;
 
  private:

@@ -15,22 +15,25 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr size_t kGatherBytes = size_t{8} << 20;  // this much is worth sending before the gathering time is over
+// Queued bytes that are worth sending before the gathering time is over.
+constexpr size_t kGatherBytes = size_t{8} << 20;
 constexpr unsigned kSpinsBetweenClockReads = 64;
-constexpr auto kYieldTime = microseconds(100);          // when cores are short: let others run before sleeping
-constexpr auto kYieldBeforeRinging = microseconds(20);  // whoever computes has been given the core by then
-constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
-constexpr unsigned kEngineThreadYields = 2;   // where cores are short: each may take long, and callers want the token
+constexpr auto kYieldTime = microseconds(100);          // yield time before sleeping where cores are short
+constexpr auto kYieldBeforeRinging = microseconds(20);  // time after which every ready thread has had the core
+// About 10 us: enough for a peer that is in step, and cheap for computing threads.
+constexpr unsigned kEngineThreadSpins = 200;
+// Used where cores are short: each yield may take long, and callers want the token.
+constexpr unsigned kEngineThreadYields = 2;
 constexpr unsigned kTokenSpins = 4000;
-// Of the engine thread: while a caller drives, and while callers come and go (each nap costs some 40 us).
+// How long the engine thread waits while a caller drives, and while callers come and go (each nap costs about 40 us).
 constexpr auto kAside = milliseconds(1), kLongAside = milliseconds(1000), kNap = milliseconds(1);
-// Some 50 us, as long as waking takes: a peer in step has answered by then.
+// About 50 us, which is how long waking takes: a peer that is in step has answered by then.
 constexpr unsigned kSpinsBeforeRinging = 512;
 constexpr unsigned kSettlingRounds = 8;
 
 inline void Relax() {
 #if defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory");  // unlike yield, it does slow the loop down on Neoverse cores
+  __asm__ volatile("isb" ::: "memory");  // unlike yield, isb does slow the loop down on Neoverse cores
 #elif defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
@@ -51,13 +54,13 @@ void Driver::Start() {
     poller_->bell().Force();
   };
   thread_ = JoiningThread("hvd-engine", [this] { RunThread(); }, stop);
-  // It can be pinned there: World::Open has tried.
+  // Pinning works here, because World::Open has tried it.
   if (settings_.engine_core >= 0) PinThread(thread_.handle(), settings_.engine_core);
 }
 
 void Driver::Stop(const std::function<void()>& last) {
   if (!thread_.running()) return;
-  waiters_.fetch_add(1);  // the engine thread yields
+  waiters_.fetch_add(1);  // makes the engine thread give up the token
   while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50));
   try {
     last();
@@ -70,7 +73,7 @@ void Driver::Stop(const std::function<void()>& last) {
   thread_.End();
 }
 
-// An engine error ends the world, never the process.
+// Run one round of the engine. An exception ends the world, never the process.
 bool Driver::Progress(bool drain, bool thorough) {
   try {
     return engine_->Progress(drain, thorough);
@@ -108,7 +111,7 @@ void Driver::WakeBlocked() {
   turn_.notify_all();
 }
 
-// Until the token is free, `enough` holds, or `until`.
+// Wait until the token is free, `enough` returns true, or `until` is reached.
 void Driver::AwaitToken(const std::function<bool()>& enough, Clock::time_point until) {
   for (unsigned i = 0; settings_.spin_us && i < kTokenSpins; ++i) {
     if (!token_.load(std::memory_order_relaxed) || enough()) return;
@@ -148,13 +151,15 @@ void Driver::Pause() const {
   }
 }
 
-// Peers that sleep on messages of ours are woken when they do not answer at once: a ring costs as much as a message.
+// Return true while the caller should keep spinning. After some spins, wake peers that sleep although they have
+// messages from us. Not earlier, because a wake-up costs as much as a message.
 bool Driver::StillSpins(unsigned spins, Clock::time_point quiet_since) {
   if (spins == kSpinsBeforeRinging) engine_->RingUnread();
   return spins % kSpinsBetweenClockReads || Clock::now() - quiet_since <= microseconds(settings_.spin_us);
 }
 
-// By the clock and not by their number: from one yield a thread may come back a whole time slice later.
+// Return true while the caller should keep yielding. This uses the clock instead of a count, because one yield may take
+// a whole time slice.
 bool Driver::StillYields(Clock::time_point quiet_since) {
   const Clock::duration quiet = Clock::now() - quiet_since;
   if (quiet > kYieldBeforeRinging) engine_->RingUnread();
@@ -180,7 +185,7 @@ void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
   }
 }
 
-// Sleeps with the token held, unless a last look finds work.
+// Sleep while holding the token, unless a last thorough round finds work.
 void Driver::Doze(Clock::time_point until) {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   asleep->store(Bell::kHungry, std::memory_order_seq_cst);
@@ -192,9 +197,10 @@ void Driver::Doze(Clock::time_point until) {
   engine_->OnEvents(poller_->Collect());
 }
 
-// Before a caller goes: raise the flag so that peers wake the engine thread, and look once more for what came before.
+// Release the token after the wait. First set the sleep flag, so that peers wake the engine thread, then run again to
+// process what arrived before the flag was set.
 void Driver::SettleAndRelease() {
-  // A message that merely had to be noted is not a reason to wake the engine thread; work that goes on and on is.
+  // Wake the engine thread only for work that continues over several rounds, not for single messages.
   unsigned rounds = 0;
   do {
     const uint32_t sleep = engine_->Hungry() ? Bell::kHungry : Bell::kIdle;
@@ -209,7 +215,8 @@ void Driver::SettleAndRelease() {
 // ---- the engine thread
 
 void Driver::OnSubmit() {
-  // While it gathers, the thread will look by itself; only a deep sleeper, or a full basket, is worth a system call.
+  // While the engine thread gathers, it looks for work by itself. A system call pays only if it sleeps or if many bytes
+  // are queued.
   if (wake_on_submit_.load(std::memory_order_seq_cst)) {
     if (wake_on_submit_.exchange(false, std::memory_order_seq_cst)) poller_->bell().Force();
   } else if (submissions_->bytes() >= kGatherBytes) {
@@ -221,8 +228,9 @@ bool Driver::GatherIsOver() const {
   return submissions_->bytes() >= kGatherBytes || Clock::now() >= submissions_->oldest() + engine_->gathering_time();
 }
 
-// Sockets would wake the engine thread for every message that a waiting caller deals with anyway. So while callers come
-// and go it only looks now and then whether they still do; the bell wakes it as ever.
+// Return true if the engine thread should leave the sockets to the callers. They would wake it for every message that a
+// waiting caller handles anyway. So while callers come and go, it naps and only checks whether they still do; the
+// wake-up eventfd still ends the nap.
 bool Driver::LeavesSockets(uint64_t* seen) const {
   if (!engine_->has_links()) return false;
   const uint64_t waits = waits_.load(std::memory_order_relaxed);
@@ -230,9 +238,10 @@ bool Driver::LeavesSockets(uint64_t* seen) const {
   return served && !poller_->Nap(kNap);
 }
 
-// A caller drives. It may share its core with this thread, and callers may come and go: each would pay for a wake-up
-// when it goes, and be back before this thread runs. So whoever has not been here long leaves without a word, unless it
-// leaves work behind, and this thread looks again by itself. What rings the bell meanwhile stays to be seen.
+// Wait while a caller drives. The caller may share its core with this thread, and callers may come and go: waking this
+// thread on each release would cost time, and the caller would be back before this thread runs. So a caller that has
+// not driven for long releases the token without waking this thread, unless it leaves work behind, and this thread
+// looks again by itself. Wake-ups that arrive meanwhile stay pending.
 void Driver::StandAside(uint64_t* seen_waits) {
   const uint64_t waits = waits_.load(std::memory_order_relaxed);
   const bool stays = std::exchange(*seen_waits, waits) == waits || dozing_.load(std::memory_order_relaxed);
@@ -244,8 +253,8 @@ void Driver::StandAside(uint64_t* seen_waits) {
   called_ = false;
 }
 
-// How many quiet rounds the engine thread stays. With nothing under way it has nothing to wait for, and would only be
-// in the way of the next caller.
+// Return how many rounds without progress the engine thread keeps the token. If nothing is under way it has nothing to
+// wait for, and would only delay the next caller.
 unsigned Driver::Patience() const {
   const bool waits = engine_->Hungry() || engine_->AwaitsAgreement();
   return settings_.spin_us || waits ? kEngineThreadSpins : kEngineThreadYields;
@@ -260,20 +269,21 @@ void Driver::RunThread() {
       StandAside(&seen_drives);
       continue;
     }
-    // Stop() sets its flag with the token held and rings afterwards: seen here, the ring may be silenced below unheard.
+    // Stop() sets its flag while it holds the token and wakes this thread afterwards. Check the flag here, because the
+    // code below may clear that wake-up without seeing it.
     if (stop_.load(std::memory_order_relaxed)) return ReleaseToken();
     engine_->OnEvents(poller_->Collect());
     for (unsigned quiet = 0; quiet < Patience() && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
       if (Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
       if (quiet == 1) engine_->RingUnread();
-      if (engine_->has_finished()) break;  // callbacks wait for the token's release
+      if (engine_->has_finished()) break;  // callbacks run only after the token has been released
       Pause();
     }
     const bool gathering = !submissions_->empty();
     wake_on_submit_.store(!gathering, std::memory_order_seq_cst);
     asleep->store(engine_->Hungry() ? Bell::kHungry : Bell::kIdle, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    const bool missed = !gathering && !submissions_->empty();  // queued just before the flag went up
+    const bool missed = !gathering && !submissions_->empty();  // submitted just before the flag was set
     const bool more = Progress(false, true) || engine_->has_finished() || missed;
     Clock::time_point until = Clock::now() + engine_->MaximumSleep();
     if (gathering) until = std::min(until, submissions_->oldest() + engine_->gathering_time());

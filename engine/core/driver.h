@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who drives the engine. One token: a caller that waits takes it and serves itself, with no thread hand-over in its
-// way; when nobody waits, the engine thread holds it, only while there is something to do. A caller may sleep with the
-// token, the engine thread never does.
+// Decides which thread drives the engine. There is one token: a caller that waits takes it and runs the engine itself,
+// which avoids a hand-over between threads. When no caller waits, the engine thread holds the token while there is
+// work. A caller may sleep while it holds the token; the engine thread never does.
 #pragma once
 
 #include <atomic>
@@ -26,12 +26,12 @@ class Driver {
   ~Driver();
 
   void Start();
-  // Runs `last` under the token, then ends the engine thread, also if that throws. Idempotent.
+  // Run `last` under the token, then end the engine thread, even if `last` throws. Safe to call twice.
   void Stop(const std::function<void()>& last);
 
-  // New work is queued and nobody promised to wait for it.
+  // Note that new work is queued and that no caller has promised to wait for it.
   void OnSubmit();
-  // Drives until `handle` is done (true) or `until`.
+  // Drive the engine until `handle` is done or `until` is reached. Return true if it is done.
   bool Wait(const Handle& handle, Clock::time_point until);
 
  private:
@@ -59,12 +59,12 @@ class Driver {
   Settings settings_;
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
-  std::atomic<uint64_t> waits_{0};  // that callers have begun
-  std::atomic<int> blocked_{0};     // callers asleep in `turn_`
+  std::atomic<uint64_t> waits_{0};  // number of waits that callers have begun
+  std::atomic<int> blocked_{0};     // number of callers asleep in `turn_`
   enum class Aside { kNot, kForAMoment, kToBeCalled };
   std::atomic<Aside> aside_{Aside::kNot};  // how the engine thread waits in `turn_`
-  std::atomic<bool> dozing_{false};        // the caller that has the token sleeps
-  bool called_ = false;                    // the engine thread is; under `turn_mutex_`
+  std::atomic<bool> dozing_{false};        // true while the caller that holds the token sleeps
+  bool called_ = false;                    // true if the engine thread was woken; guarded by `turn_mutex_`
   std::atomic<bool> wake_on_submit_{false};
   std::atomic<bool> stop_{false};
   std::mutex turn_mutex_;

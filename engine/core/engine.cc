@@ -12,7 +12,7 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kRoundsBeforeRinging = 512;
-constexpr auto kDeviceLook = std::chrono::microseconds(20);  // between two looks at how far a device is
+constexpr auto kDeviceLook = std::chrono::microseconds(20);  // time between two checks of a device's progress
 
 }  // namespace
 
@@ -48,7 +48,8 @@ Engine::Engine(const Parts& parts)
   }
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
     if (neighbour.arena) regions[neighbour.rank] = neighbour.head()->world_region;
-    if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);  // before we had all met
+    // The leave notice came before all ranks had connected.
+    if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);
   }
   parts_.submissions->Register(kGlobalSet, everybody);
   sets_[kGlobalSet] = std::make_unique<Membership>(kGlobalSet, 0, everybody, regions, around_, &services_);
@@ -69,7 +70,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   const bool eager = drain && mailbox_.has_links() && AwaitsAgreement();
   Hear(eager, &moved);
   if (mailbox_.has_links() || parts_.identity.size > 1) {
-    // Dials and handshakes are rare: look at them now and then, and whenever the poller woke us.
+    // Connections and handshakes are rare, so check them only now and then, and whenever the poller woke us.
     if ((++rounds_ & 63) == 0 || thorough) moved |= parts_.connector->Progress();
     if (mailbox_.has_links() && ((rounds_ & (eager ? 63 : 3)) == 0 || thorough)) OnEvents(parts_.poller->Collect());
     moved |= mailbox_.Flush();
@@ -83,7 +84,7 @@ bool Engine::Progress(bool drain, bool thorough) {
     moved |= membership.applier.Step(&trouble);
     if (membership.prompt.busy()) moved |= membership.prompt.Step();
     if (!trouble.ok()) Heed(std::exchange(trouble, {}));
-    it = sets_.upper_bound(id);  // the global set's records add and remove others
+    it = sets_.upper_bound(id);  // the global set's records may add and remove other sets
   }
   moved |= messages_->Step();
   if (launches_.wants()) AskForTurns();
@@ -91,7 +92,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   if (stack_teller_.asked()) ReportStack();
   if (block_teller_.asked()) AnswerAboutBlock();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
-  // A peer between two calls of its own will read what came by itself; only one that stays away is worth a ring.
+  // A peer between two calls reads new messages by itself. Wake it only if it stays away for many rounds.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
   if (thorough || rounds_unrung_ >= kRoundsBeforeRinging) mailbox_.RingUnread();
   return moved || mailbox_.unread() || !spoke_.empty();
@@ -109,7 +110,8 @@ Engine::Clock::duration Engine::MaximumSleep() const {
     const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
     housekeeping = std::clamp(left, milliseconds(1), housekeeping);
   }
-  return std::min(housekeeping, parts_.connector->NextWakeup());  // in milliseconds: its maximum overflows finer units
+  // In milliseconds, because NextWakeup's maximum overflows finer units.
+  return std::min(housekeeping, parts_.connector->NextWakeup());
 }
 
 bool Engine::Hungry() const {
@@ -134,8 +136,9 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
   }
 }
 
-// A rank may have something to tell us while we have nothing to tell it, as when only there a caller waits for a small
-// tensor: unless its link is made here too, it is neither heard nor given a sign of life.
+// Accept the control connections that other ranks opened. A rank may have messages for us while we have none for it,
+// for example when only its caller waits for a small tensor. Unless we accept its link, we neither receive its messages
+// nor send it heartbeats.
 void Engine::AnswerCalls() {
   for (const StreamKey& key : parts_.connector->Offered()) {
     if (!(key == StreamKey{key.peer})) continue;
@@ -167,7 +170,8 @@ bool Engine::Drain() {
     } else if (!set->second->state.closed().ok()) {
       const Status why = departures_.ShutDown(set->second->state.closed().lost_rank, SpokenCall(operation->request));
       Finish(std::move(operation), why);
-    } else if (operation->prompt && first_to_leave_.first >= 0) {  // nobody else would tell
+      // Without negotiation, only this check reports the departure of another rank.
+    } else if (operation->prompt && first_to_leave_.first >= 0) {
       const Status why = departures_.ShutDown(first_to_leave_.first, SpokenCall(operation->request));
       Finish(std::move(operation), why);
     } else if (operation->prompt) {
@@ -189,7 +193,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
         std::find(request.splits.begin(), request.splits.end(), parts_.identity.rank) != request.splits.end();
     Status status;
     const size_t bytes = ProcessSet::RegionBytes(parts_.settings, static_cast<int>(request.splits.size()));
-    // No room means sockets for this set, not failure.
+    // If there is no room, this set uses sockets; that is not an error.
     const int64_t region = parts_.arena && member ? parts_.arena->Reserve(bytes, &status) : -1;
     request.splits.insert(request.splits.begin(), region);
   }
@@ -220,7 +224,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   } else if (leader) {
     leader->coordinator().OnRequest(set.me(), request);
   } else {
-    FlushReady();  // the leader hears what was submitted first, first: above all before a join
+    FlushReady();  // keeps the leader's reports in submission order, above all before a join
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set.tag(), set.me(), request));
   }
   if (leader) leader->Hear(0, request.name);
@@ -228,15 +232,17 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   membership.state.pending().Add(std::move(operation));
 }
 
-// For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
-// tuner should see must pass the leader's log.
+// Return true if the operation may use the fast path without the leader. It is meant for callers that wait for one
+// tensor after another: several tensors at once are better fused. Whatever the timeline or the tuner must see has to go
+// through the leader's log.
 bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
   return membership.express.on() && operation.awaited && operation.request.device < 0 && drained_.size() == 1 &&
          parts_.settings.express_bytes > 0 && !membership.state.joined() && !timeline() &&
          (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
 }
 
-// Whoever has joined takes part in everything with zeros, so what it sent before must be over.
+// Announce postponed joins. A rank that has joined contributes zeros to everything, so its earlier operations must be
+// over.
 void Engine::AnnouncePostponed(Membership& membership) {
   if (membership.express.under_way()) return;
   for (auto& operation : membership.express.TakePostponed()) Announce(membership, std::move(operation));
@@ -254,13 +260,13 @@ void Engine::FlushReady() {
   }
 }
 
-// ---- between the ranks
+// ---- messages between ranks
 
 void Engine::OnMessage(int from, std::string_view message) {
   std::string_view body = message;
   control::Header header;
   if (!control::Decode(&body, &header)) return Lose(from, "it sent a malformed control message");
-  if (header.type == control::Type::kPing) return;  // hearing it was all
+  if (header.type == control::Type::kPing) return;  // a ping carries no data
   if (header.type == control::Type::kBye) return OnBye(from, body);
   if (header.type == control::Type::kAbort) {
     int32_t lost = -1;
@@ -276,7 +282,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   }
   auto set = sets_.find(header.set);
   if (set == sets_.end() || set->second->set.epoch() != header.epoch) {
-    // The set's birth is still on its way to us, or its death has overtaken the message.
+    // Either the record that adds the set has not arrived yet, or the set was removed before the message arrived.
     if (header.epoch > newest_epoch_) early_.emplace_back(from, message);
     return;
   }
@@ -371,7 +377,7 @@ void Engine::SendDown(const ProcessSet& set, std::string_view message) {
   }
 }
 
-// What the parts of the engine cannot go on from.
+// End the world because of an error that a part of the engine returned.
 void Engine::Heed(const Status& trouble) {
   if (trouble.ok()) return;
   trouble.lost_rank < 0 ? Abort(-1, trouble.text) : Lose(trouble.lost_rank, trouble.text);

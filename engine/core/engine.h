@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine proper: takes submissions, agrees with the other ranks through each set's leader, and runs what was
-// agreed. Progress does what can be done now and returns; whoever holds the driver's token calls it, nobody else.
+// The engine: takes submissions, negotiates with the other ranks through the leader of each set, and runs what was
+// agreed. Progress does what is possible now and returns; only the thread that holds the driver's token calls it.
 #pragma once
 
 #include <atomic>
@@ -39,9 +39,9 @@ class Engine {
   struct Parts {
     Identity identity;
     Settings settings;
-    std::vector<int> host_of_rank;        // any number that identifies the host
-    std::vector<std::string> host_names;  // by rank
-    Arena* arena;                         // may be null
+    std::vector<int> host_of_rank;        // a number for the host of each rank
+    std::vector<std::string> host_names;  // name of the host of each rank
+    Arena* arena;                         // null: no shared memory
     Neighbours* neighbours;
     Connector* connector;
     Poller* poller;
@@ -49,58 +49,61 @@ class Engine {
     const Callers* callers;
     Timeline* timeline;
     StackTeller stack_teller;
-    StackTeller block_teller;  // of one thread: see hvd_api's tell_block
+    StackTeller block_teller;  // describes one thread: see hvd_api's tell_block
     Log log;
-    ForeignJobs* foreign = nullptr;  // see Surroundings
+    ForeignJobs* foreign = nullptr;  // null unless an external library moves data
     Devices* devices = nullptr;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
 
-  // One round of everything; true if anything moved. `drain`: also take new submissions. `thorough`: also what is
-  // looked at only now and then, as a last look before sleeping must.
+  // Run one round of everything. Return true if anything moved. `drain`: also take new submissions. `thorough`: also
+  // check what is otherwise checked only now and then; required for the last round before sleeping.
   bool Progress(bool drain, bool thorough = false);
-  // Whether some ranks are reached by sockets.
+  // Return true if some ranks are reached by sockets.
   bool has_links() const { return mailbox_.has_links(); }
-  // How long asynchronous work is gathered at most.
+  // Longest time for which asynchronous work is gathered before it is announced.
   Clock::duration gathering_time() const { return std::chrono::microseconds(tuned_.cycle_time_us.load(kRelaxed)); }
-  // How long the driver may sleep when nothing wakes it.
+  // Longest time for which the driver may sleep if nothing wakes it.
   Clock::duration MaximumSleep() const;
   void OnEvents(const std::vector<int>& descriptors);
-  // Wakes neighbours who sleep on messages of ours; before a pause, and when a wait takes longer than a moment.
+  // Wake local peers that sleep although they have messages from us. Called before a pause and when a wait takes long.
   void RingUnread() { mailbox_.RingUnread(); }
-  bool Hungry() const;           // in the middle of something that peers' data move on
-  bool AwaitsAgreement() const;  // an operation of ours
-  // Handles finished since the last call. Their callbacks run after the token has been released.
+  bool Hungry() const;           // true while an operation runs that peers' data advance
+  bool AwaitsAgreement() const;  // true while an operation of this rank waits to be agreed upon
+  // Return the handles finished since the last call. Their callbacks run after the token has been released.
   std::vector<std::shared_ptr<Handle>> TakeFinished() { return completions_.TakeFinished(); }
   bool has_finished() const { return !completions_.empty(); }
 
-  // Tells everybody that this rank leaves of its own accord; what is pending fails here.
+  // Send all ranks the notice that this rank leaves normally, and fail its pending operations. `at_once`: abandon
+  // unfinished work on devices.
   void Leave(bool at_once);
   bool AllSent() const;
-  // An exception came out of Progress: as beyond repair as anything.
+  // End the world because of a failure on this rank.
   void AbortHere(const std::string& why) { Lose(parts_.identity.rank, why); }
-  // This rank's program has failed: that is why all operations fail, here and on every rank, with this text. False if
-  // the world was over before, for another reason.
+  // End the world because this rank's program has failed: all operations fail with this text on every rank. Return
+  // false if the world had already ended for another reason.
   bool FailHere(const std::string& text) {
     const bool is_first = departures_.over().ok();
     Abort(parts_.identity.rank, text);
     return is_first;
   }
-  // Something is beyond repair: every pending and later operation fails, here and on every rank, with this text.
+  // End the world: every pending and later operation fails with this text, here and on every rank.
   void Abort(int lost_rank, const std::string& text);
-  // The same because of a rank, which the text names.
+  // End the world because of a lost rank, which the text names.
   void Lose(int rank, const std::string& why);
 
   std::string Describe() const;
   void CloseDescriptors();
-  // Gives memory on devices back, after the last step. While the world is whole it waits for those who still read it.
+  // Free memory on devices, after the last round. If the world ended normally, wait for peers that still read it.
   void LeaveDevices(Clock::time_point until);
 
  private:
   static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
-  static constexpr int kIdlePatience = 10;  // how many limits threads have that could end a wait, but never called
-  // What is in force for what the global set's log brings next. Written by the driver, read by Describe too.
+  // Number of deadlock limits to wait for threads that have not called yet but could end a wait.
+  static constexpr int kIdlePatience = 10;
+  // Tuning values in force for later records of the global set's log. The driving thread writes them; Describe reads
+  // them too.
   struct Tuned {
     std::atomic<uint64_t> fusion_threshold, cycle_time_us, chunk_bytes;
     std::atomic<bool> final;
@@ -149,7 +152,7 @@ class Engine {
   void AskForStack(const ProcessSet& set, const std::string& name);
   void ReportStack();
 
-  // In engine_blocks.cc: threads that do nothing but wait, and ranks that wait for each other.
+  // In engine_blocks.cc: threads that do nothing but wait, and deadlocks between ranks.
   bool looks_for_deadlocks() const { return parts_.settings.deadlock_ms > 0 && parts_.identity.size > 1; }
   bool AnybodyBlocked() const;
   void LookAtBlocks(Clock::time_point now);
@@ -188,35 +191,37 @@ class Engine {
   Counters counters_;
   Services services_;
   std::unique_ptr<PointToPoint> messages_;
-  std::map<int, std::unique_ptr<Membership>> sets_;  // those that this rank belongs to
+  std::map<int, std::unique_ptr<Membership>> sets_;  // process sets that this rank belongs to
   Tuned tuned_;
-  std::map<int, std::vector<int>> foreign_;        // ranks of the others
-  std::atomic<size_t> set_count_{1};               // of sets_ and foreign_, for Describe
-  std::deque<std::pair<int, std::string>> early_;  // messages for a set that is not here yet, with their senders
+  std::map<int, std::vector<int>> foreign_;  // ranks of the other process sets
+  std::atomic<size_t> set_count_{1};         // size of sets_ and foreign_ together, for Describe
+  // Messages for a set that this rank has not added yet, with their senders.
+  std::deque<std::pair<int, std::string>> early_;
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set
-  std::vector<Neighbour*> spoke_;     // over their life lines, since we last looked; in that order
-  std::map<int, uint64_t> pulses_;    // of neighbours, when last seen
+  std::vector<Neighbour*> spoke_;     // local peers whose liveness socket had data since the last look, in that order
+  std::map<int, uint64_t> pulses_;    // last heartbeat counter of each local peer
   StackTeller stack_teller_;
-  std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
-  // What this rank has told of a thread that waits.
+  // The set that asked for the stack, and its tensor that waits for this rank.
+  std::pair<int, std::string> stack_asked_by_;
+  // What this rank has reported about a thread that waits.
   struct ToldBlock {
     int64_t handle = 0;
-    Clock::time_point next;    // when to tell it again
-    Clock::duration pause{0};  // before that
+    Clock::time_point next;    // when to report the thread again
+    Clock::duration pause{0};  // time between the last report and the next
     bool others_are_idle = false;
   };
-  std::map<uint64_t, ToldBlock> told_blocks_;  // by thread
+  std::map<uint64_t, ToldBlock> told_blocks_;  // reported waits, by thread
   uint64_t blocks_told_ = 0;
   StackTeller block_teller_;
   Callers::Waiting asked_about_;
-  Deadlocks deadlocks_;  // the global leader's
+  Deadlocks deadlocks_;  // used by the global leader only
   Clock::time_point next_housekeeping_;
   Clock::time_point nccl_troubled_since_;
-  std::pair<int, Clock::time_point> first_to_leave_{-1, {}};  // of the other ranks, of their own accord; and when
-  std::string bye_;          // since this rank has left in peace: for those who call it only now
-  bool left_whole_ = false;  // this rank took its leave with nothing under way and nobody lost
+  std::pair<int, Clock::time_point> first_to_leave_{-1, {}};  // the first other rank that left normally, and when
+  std::string bye_;          // leave notice of this rank, for ranks that connect after it has left
+  bool left_whole_ = false;  // true if this rank left with nothing under way and no rank lost
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };
 

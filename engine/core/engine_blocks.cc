@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that wait for each other for ever. A thread that does nothing but wait is reported after a while to the leader
-// of the set in which it waits, which adds who is missing; from there it goes to the global leader, which alone sees
-// all sets. What that finds is told to all ranks, and the leaders of the sets fail what is stuck.
+// Detection of ranks that wait for each other. A thread that has only waited for a while is reported to the leader of
+// the set in which it waits. This leader adds the ranks that are missing and forwards the report to the global leader,
+// which sees all sets. The global leader sends each deadlock it finds to all ranks, and the leaders of the sets fail
+// the stuck operations.
 #include <algorithm>
 #include <utility>
 
@@ -24,9 +25,10 @@ bool Engine::AnybodyBlocked() const {
   return parts_.callers->any_waits() || !told_blocks_.empty() || !deadlocks_.empty();
 }
 
-// ---- of this rank
+// ---- at the rank that waits
 
-// One at a time, for who can tell about it is asked first; all others by and by.
+// Report threads that have been blocked for a while. If the program can describe threads, ask about one thread at a
+// time; later calls cover the rest.
 void Engine::LookAtBlocks(Clock::time_point now) {
   if (!AnybodyBlocked()) return;
   const std::vector<Callers::Waiting> all = parts_.callers->AllWaiting();
@@ -47,7 +49,8 @@ void Engine::LookAtBlocks(Clock::time_point now) {
   if (global.leader) FindDeadlocks(global, now);
 }
 
-// Whether threads that never called, as the leaders know them, have begun to call: they hear of that at once.
+// Return true if other threads have called the engine since this rank reported that they never had. The leaders must
+// learn of that at once.
 bool Engine::OthersHaveCalled(const ToldBlock& told, const Callers::Waiting& waiting) const {
   return told.others_are_idle && !parts_.callers->IsOnlyCaller(waiting.caller);
 }
@@ -81,7 +84,7 @@ void Engine::AnswerAboutBlock() {
   if (departures_.over().ok() && std::any_of(all.begin(), all.end(), same)) ReportBlock(asked, *answer, now);
 }
 
-// `answer`: of whoever can tell about the thread, see hvd_api's tell_block.
+// Report one blocked thread. `answer` is the program's description of the thread; see hvd_api's tell_block.
 void Engine::ReportBlock(const Callers::Waiting& waiting, std::string_view answer, Clock::time_point now) {
   const auto [membership, operation] = FindPending(*waiting.handle);
   if (!operation || !membership->state.closed().ok() || !AllAnnounced()) return;
@@ -111,7 +114,7 @@ void Engine::ReportBlock(const Callers::Waiting& waiting, std::string_view answe
   const bool again = notes.handle == waiting.handle->id;
   const Clock::duration pause = std::chrono::milliseconds(parts_.settings.deadlock_ms / 2);
   notes.pause = again ? 2 * notes.pause : pause;
-  // What threads do that have never called is looked at often enough to judge by it.
+  // The leaders judge by whether idle threads start to call, so report such a thread often.
   if (block.others_are_idle) notes.pause = std::min(notes.pause, 2 * pause);
   notes.others_are_idle = block.others_are_idle;
   notes.handle = waiting.handle->id;
@@ -120,7 +123,7 @@ void Engine::ReportBlock(const Callers::Waiting& waiting, std::string_view answe
   OnBlock(*membership, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
-// An operation of the handle that is not agreed upon, and where.
+// Return an operation of the handle that is not agreed upon yet, with its process set; null pointers if there is none.
 std::pair<Membership*, const Operation*> Engine::FindPending(const Handle& handle) const {
   for (const auto& [id, membership] : sets_) {
     const Operation* found = nullptr;
@@ -133,13 +136,13 @@ std::pair<Membership*, const Operation*> Engine::FindPending(const Handle& handl
   return {nullptr, nullptr};
 }
 
-// Whether the leaders will hear no more of what was submitted so far.
+// Return true if everything submitted so far has been announced to the leaders.
 bool Engine::AllAnnounced() const {
   const auto postpones = [](const auto& item) { return item.second->express.has_postponed(); };
   return parts_.submissions->empty() && std::none_of(sets_.begin(), sets_.end(), postpones);
 }
 
-// ---- at the leader of the set
+// ---- at the leader of the process set
 
 void Engine::OnBlock(const Membership& membership, std::string_view whole, std::string_view body) {
   const ProcessSet& set = membership.set;
@@ -152,7 +155,8 @@ void Engine::OnBlock(const Membership& membership, std::string_view whole, std::
   const int member = set.IndexOf(block.rank);
   const Announced* count = CountFor(block.announced, set);
   const Coordinator& coordinator = membership.leader->coordinator();
-  // It is told again by and by: then all of its reports have come, or it waits for something else.
+  // Some of the rank's reports are still on their way, or it waits for something else by now. The rank repeats this
+  // message later.
   if (member < 0 || !count || coordinator.Heard(member) != count->count) return;
   for (int missing : coordinator.MissingFor(member, block.name, block.group)) {
     block.missing.push_back({set.ranks()[static_cast<size_t>(missing)], coordinator.Heard(missing)});
@@ -166,7 +170,7 @@ void Engine::TellWait(const Block& block) {
   OnWait(global, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
-// ---- at the leader of all
+// ---- at the global leader
 
 void Engine::OnWait(const Membership& global, std::string_view whole, std::string_view body) {
   if (!global.leader) {
@@ -199,11 +203,12 @@ void Engine::OnDeadlock(const Membership& global, std::string_view whole, std::s
   for (auto it = sets_.begin(); it != sets_.end();) {
     const int id = it->first;
     if (it->second->leader) FailStuck(*it->second, deadlock);
-    it = sets_.upper_bound(id);  // what is decided meanwhile may add and remove sets
+    it = sets_.upper_bound(id);  // these decisions may add and remove sets
   }
 }
 
-// What a rank has submitted since it was found stuck does not fail: somebody else has released it.
+// Fail operations of ranks in a deadlock. A rank that has submitted something since it was found stuck is exempt,
+// because it was released in another way.
 void Engine::FailStuck(Membership& membership, const Deadlock& deadlock) {
   Coordinator& coordinator = membership.leader->coordinator();
   std::vector<int> waiting, stuck;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's ends: who is silent, what has stalled, who left, what broke, and how everybody learns of it.
+// How a world ends, and what can be wrong before: silent ranks, stalled tensors, ranks that leave, broken connections,
+// and how all ranks are told.
 #include <algorithm>
 
 #include "agreement/control.h"
@@ -10,8 +11,9 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
-// A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
+constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are requested
+// Extra time for the first message of a rank that has never been connected, which may itself be waiting for a lost
+// rank.
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 constexpr std::chrono::milliseconds kShortestLook{20};
 constexpr std::chrono::seconds kBeforeNcclIsBlamed{2};
@@ -19,7 +21,7 @@ constexpr std::chrono::seconds kAfterDeparture{5};
 
 }  // namespace
 
-// ---- the watch
+// ---- periodic checks
 
 void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
@@ -44,8 +46,9 @@ void Engine::Housekeep() {
   }
 }
 
-// If a rank is lost, the engine soon knows more than NCCL. If a member has left, NCCL's error may only mean that its
-// connections are closed: nothing new runs on that communicator, and WatchLaunches ends what still needs the member.
+// End the world if NCCL reports an error for some time. If a rank was lost, the engine finds out before this time is
+// over. If a member has left, NCCL's error may only mean that its connections are closed: nothing new runs on that
+// communicator, and WatchLaunches ends work that still needs the member.
 void Engine::WatchNccl(Clock::time_point now) {
   std::string trouble;
   for (auto& [id, membership] : sets_) {
@@ -60,8 +63,9 @@ void Engine::WatchNccl(Clock::time_point now) {
   if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
 }
 
-// What was agreed upon has been called by all: only of the rest nobody knows. Whoever leaves has waited for its GPU, so
-// that nothing to which it contributed takes long any more.
+// End the world if launched work on a GPU takes too long. Agreed operations were submitted by all members; only for
+// those without negotiation it is unknown. A rank that leaves waits for its GPU first, so work that it contributed to
+// finishes soon.
 void Engine::WatchLaunches(Clock::time_point now) {
   const auto& [gone, since] = first_to_leave_;
   if (gone >= 0 && now - since >= kAfterDeparture && !parts_.devices->watch().Overdue(now, kAfterDeparture).empty()) {
@@ -130,7 +134,7 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
     text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
             std::to_string(parts_.settings.stall_warning_ms / 1000) +
             "); `hvd stacks PID` shows what a process is doing";
-    // Where the missing ranks are is the same for all that waits: asked once for each look.
+    // The stack of a missing rank is the same for all tensors that wait for it, so request it once per check.
     std::vector<int32_t> asked;
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
     first = false;
@@ -139,8 +143,8 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
   }
 }
 
-// The warning goes out at once; what the missing ranks are doing follows if they can tell. A rank that is frozen or
-// dead does not answer, and nobody waits for it.
+// Forward and show a stall warning. The warning is sent at once; the stacks of the missing ranks follow if these ranks
+// can report them. A rank that is frozen or dead does not answer, and no rank waits for its answer.
 void Engine::OnStall(const Membership& membership, std::string_view whole, std::string_view body) {
   const ProcessSet& set = membership.set;
   SendDown(set, whole);
@@ -162,13 +166,13 @@ void Engine::OnStack(const Membership& membership, std::string_view whole, std::
   }
 }
 
-// Every rank that waits for it says so, once.
+// Log the text if this rank waits for the tensor, so that each waiting rank logs it once.
 void Engine::ShowStall(const MemberState& state, const std::string& name, const std::string& text) const {
   if (state.pending().Find(name)) parts_.log.Relay(text);
 }
 
 void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
-  if (stack_teller_.asked()) return;  // one answer is enough
+  if (stack_teller_.asked()) return;  // one request at a time is enough
   stack_asked_by_ = {set.id(), name};
   stack_teller_.Ask(Clock::now());
 }
@@ -183,7 +187,7 @@ void Engine::ReportStack() {
   OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
-// ---- ends
+// ---- departures and the end of the world
 
 void Engine::FailAll(Membership& membership, const Status& status) {
   for (auto& operation : membership.state.pending().TakeAll()) Finish(std::move(operation), status);
@@ -192,9 +196,10 @@ void Engine::FailAll(Membership& membership, const Status& status) {
   membership.prompt.Fail(status);
 }
 
-// All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
-// judged: it may tell why, and who ended after giving a reason ended because of it. The farewell on the life line only
-// tells that the end was meant; what makes us act on a departure is in the inbox, in the right order.
+// Read all messages that have arrived; from all peers if a liveness socket had data. Messages that a rank wrote before
+// it ended are read before its end is judged, because they may contain the reason. A rank that ended after it sent an
+// abort reason ended because of that reason. The leave notice on the liveness socket only shows that the end was
+// intended; the message that makes us act on a departure arrives in the inbox, in order with the others.
 void Engine::Hear(bool eager, bool* moved) {
   const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
   for (Neighbour* neighbour : spoke) {
@@ -216,7 +221,7 @@ void Engine::Hear(bool eager, bool* moved) {
 void Engine::CheckLinks() {
   const std::vector<std::pair<int, std::string>> links = mailbox_.TakeBroken();
   if (!links.empty() && departures_.over().ok()) {
-    OnEvents(parts_.poller->Collect());  // life lines tell who ended first
+    OnEvents(parts_.poller->Collect());  // the liveness sockets show which rank ended first
     bool moved = false;
     Hear(true, &moved);
   }
@@ -285,8 +290,8 @@ void Engine::OnGoneMember(Membership& membership, int from, std::string_view who
   }
 }
 
-// Where everybody may talk to everybody, some have never done so. They would call the one that has left in vain, and
-// take it for lost.
+// Report to all members that a rank has left. In a set where every member may send to every other, some pairs have
+// never been connected. A member would try to connect to the rank that has left and take it for lost.
 void Engine::TellOfDeparture(const ProcessSet& set, int rank) {
   if (!set.close_knit() || set.all_in_memory()) return;
   for (int other : set.ranks()) {
@@ -295,12 +300,13 @@ void Engine::TellOfDeparture(const ProcessSet& set, int rank) {
   }
 }
 
-// The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
+// Stop negotiation in a set because the connection to the leader is gone. Running batches were agreed and can still
+// finish; nothing else can.
 void Engine::CloseSet(Membership& membership, int rank) {
   ProcessSet& set = membership.set;
   MemberState& state = membership.state;
   if (!state.closed().ok()) return;
-  // Whoever left first is the reason: the way to the leader may be gone because the leader has heard of that before us.
+  // Report the rank that left first as the reason, because the leader may have left only because of that.
   const int first = set.IndexOf(first_to_leave_.first) >= 0 ? first_to_leave_.first : rank;
   state.Close(departures_.ShutDown(first));
   for (auto& operation : state.pending().TakeAll()) {
@@ -316,7 +322,8 @@ void Engine::CloseSet(Membership& membership, int rank) {
   if (set.id() == kGlobalSet) launches_.Close(state.closed().text);
 }
 
-// `at_once`: what devices have not done by now never will be, here, or on the others that need this rank for it.
+// Leave the world normally. With `at_once`, device work that is unfinished now is abandoned, on this rank and on ranks
+// that need this rank for it.
 void Engine::Leave(bool at_once) {
   const bool unfinished = at_once && !parts_.devices->AwaitIdle(Clock::now());
   const bool busy = unfinished || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
@@ -332,7 +339,7 @@ void Engine::Leave(bool at_once) {
   parts_.submissions->Close(left);
   if (parts_.foreign) parts_.foreign->Close();
   departures_.End(left);
-  Drain();  // it fails: the others have been told that nothing more comes from us
+  Drain();  // these operations fail: the others know that this rank submits nothing more
   for (auto& [id, membership] : sets_) FailAll(*membership, departures_.over());
   messages_->Fail(-1, departures_.over());
 }
@@ -372,8 +379,8 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   if (!departures_.End(why)) return;
   parts_.submissions->Close(why);
   if (parts_.foreign) parts_.foreign->Close();
-  // The lost one too: if it was only frozen, it finds out when it thaws. Its inbox may be full; its life line
-  // never.
+  // Send the message to the lost rank too: if it was only frozen, it learns later why it was dropped. Its inbox may be
+  // full, but its liveness socket always takes the message.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});
   mailbox_.RingUnread();
@@ -404,7 +411,7 @@ std::string Engine::Describe() const {
     ++(neighbour && neighbour->arena ? by_memory : by_socket);
   }
   const Tuning tuning = tuned_.Load();
-  const uint64_t finished = parts_.submissions->finished();  // first: it never exceeds what was added
+  const uint64_t finished = parts_.submissions->finished();  // read first, so that it never exceeds added()
   const char* autotune = !parts_.settings.autotune ? "off" : tuning.final ? "done" : "running";
   return std::string("{\"kernels\": \"") + KernelFlavour() + "\", \"autotune\": \"" + autotune +
          "\", \"fusion_threshold\": " + std::to_string(tuning.fusion_threshold) +
@@ -434,7 +441,7 @@ void Engine::LeaveDevices(Clock::time_point until) {
   if (!left_whole_) {
     try {
       Communicator::AbortAll(Communicators());
-    } catch (const DeviceError&) {  // the driver has come to its end before us
+    } catch (const DeviceError&) {  // the driver library was shut down before us
     }
   }
   messages_->LeaveDevices();

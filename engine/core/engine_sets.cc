@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a record changes beyond its own process set: which sets there are, and what the tuner has found.
+// What a record changes beyond its own process set: the list of process sets, launch order and tuning values.
 #include <algorithm>
 
 #include "agreement/watch.h"
@@ -9,7 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr std::chrono::seconds kLeaveDevice(2);  // before memory there is freed although somebody may read it
+// Longest wait before memory on a device is freed although a peer may still read it.
+constexpr std::chrono::seconds kLeaveDevice(2);
 
 }  // namespace
 
@@ -61,7 +62,7 @@ void Engine::OnTurn(const Membership& global, std::string_view whole, std::strin
   global.leader->coordinator().Give(turn);
 }
 
-// Every set's chunks change by its own log: a leader that learns of new values passes them on there.
+// Apply new tuning values. Each set changes its chunk size by its own log, so leaders pass the values on there.
 void Engine::ApplyTuning(const Tuning& tuning) {
   tuned_.Store(tuning);
   for (auto& [id, membership] : sets_) {
@@ -69,8 +70,8 @@ void Engine::ApplyTuning(const Tuning& tuning) {
   }
 }
 
-// Both ends expect a link, even where only one of them will have something to say: whoever leaves says so on all of its
-// links, and waits until they are made.
+// Expect connections to the members that this rank exchanges messages with. Both ends expect a link, even if only one
+// of them sends: a rank that leaves sends its leave notice on all of its links and waits until they are connected.
 void Engine::ExpectMembers(const ProcessSet& set) {
   const std::vector<int>& ranks = set.ranks();
   if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
@@ -101,7 +102,7 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
     if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);
     if (parts_.foreign) PutGroupJob(parts_.foreign, OpKind::kAddProcessSet, epoch, ranks);
     Membership& added = *(sets_[id] = std::move(membership));
-    for (int rank : ranks) {  // those whose farewell came before we knew the set
+    for (int rank : ranks) {  // members whose leave notice came before we knew the set
       if (departures_.departed(rank)) PartFrom(added, rank);
     }
   } else {
@@ -123,7 +124,8 @@ void Engine::RemoveSet(MemberState& global, const Entry& entry) {
   auto set = sets_.find(id);
   if (set != sets_.end()) {
     FailAll(*set->second, Status::Invalid("its process set was removed"));
-    // Reuse is safe: nobody posts into a new region before everyone, having applied this removal, asked to add a set.
+    // The region can be reused: a rank posts into a new region only after all ranks, having applied this removal, have
+    // asked to add a set.
     if (parts_.arena) parts_.arena->Free(set->second->set.region());
     if (parts_.foreign) {
       const ProcessSet& gone = set->second->set;

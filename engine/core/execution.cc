@@ -47,7 +47,8 @@ std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Ar
     if (!data) throw std::bad_alloc();
     return static_cast<std::byte*>(data);
   }
-  if (output.data && had == bytes) return static_cast<std::byte*>(output.data);  // since it should have gone express
+  // This output was allocated when the fast path was tried.
+  if (output.data && had == bytes) return static_cast<std::byte*>(output.data);
   FreeOutput(output.data);
   output.data = AllocateOutput(bytes, arena);
   if (!output.data) throw std::bad_alloc();
@@ -69,7 +70,8 @@ Reduction ReductionOf(const Request& request, size_t members) {
 
 namespace {
 
-// The tensors of every member where they lie. Null where the leader's word cannot be: a place outside of an arena.
+// Return a machine that works on all members' tensors in shared memory, or null if an offset that the leader sent lies
+// outside of an arena.
 std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const Entries& entries, const Reduction& reduction) {
   std::vector<Flat> views(set.ranks().size());
   for (const auto& entry : entries) {
@@ -84,7 +86,7 @@ std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const Entries& entries, 
   return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);
 }
 
-// An allreduce whose members pass on sums of some of them.
+// Return a machine for an allreduce in which members forward partial sums.
 std::unique_ptr<Machine> MakeAllreduceOfPartialSums(ProcessSet& set, HostAlgorithm algorithm, Flat in, Flat out,
                                                     const Reduction& reduction) {
   if (reduction.IsWidened()) {
@@ -127,7 +129,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries
   const size_t bytes = in.size();
   out.set_cold(OutgrowsCaches(bytes * set.ranks().size()));
   Lane* lane = set.flat().there.get();
-  const HostAlgorithm algorithm = entries[0]->algorithm;  // tensors that differ in it are not fused
+  const HostAlgorithm algorithm = entries[0]->algorithm;  // tensors that differ in this are never fused
   const bool direct = algorithm == HostAlgorithm::kDirect;
   if (!direct && !set.inside() && !set.apart()) {
     return Status::Failed("the leader named an algorithm between hosts that cannot run among these");
@@ -151,7 +153,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries
 
 int64_t RowsOf(const Entry& entry) { return std::accumulate(entry.sizes.begin(), entry.sizes.end(), int64_t{0}); }
 
-// All members come to the same answer.
+// Return true if peers may write into the outputs. All members get the same answer.
 bool MayPushAllgather(ProcessSet& set, const Entries& entries) {
   const size_t least = set.single_copy_bytes();
   return Places::Fit(*set.flat().there, entries.size()) &&
@@ -160,8 +162,8 @@ bool MayPushAllgather(ProcessSet& set, const Entries& entries) {
          });
 }
 
-// The grid where an operation on `bytes` that only moves them is to go host by host. All members come to the same
-// answer.
+// Return the grid of hosts if an operation that only moves `bytes` should go through it, else null. All members get the
+// same answer.
 const HostGrid* GridFor(const ProcessSet& set, const Settings& settings, size_t bytes, size_t least) {
   const HostGrid* grid = set.grid_for_moves();
   return grid && (bytes >= least || settings.hierarchical_allgather == 1) ? grid : nullptr;
@@ -240,7 +242,7 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatc
     const int64_t rows = operation->request.shape[0];
     const size_t row = operation->request.RowBytes();
     std::byte* from = const_cast<std::byte*>(operation->input);
-    for (int64_t j = 0; j < members; ++j) {  // the first rows % members ranks get one row more
+    for (int64_t j = 0; j < members; ++j) {  // the first `rows % members` members get one row more
       const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * row;
       ins[j].Add(from, bytes);
       from += bytes;
@@ -248,7 +250,7 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatc
     }
   }
   const Reduction reduction = ReductionOf(entries[0]->request, set.ranks().size());
-  // Whatever the size: the order of additions must not depend on what was fused.
+  // Choose independently of the size, because the order of additions must not depend on which tensors were fused.
   const HostGrid* grid = set.grid_for_sums();
   if (grid && HierarchicalReducescatter::Fits(*grid)) {
     batch->machine = MakeHierarchicalReducescatter(*grid, ins, std::move(out), reduction);
@@ -262,7 +264,8 @@ Status PrepareAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* ba
   Operation* operation = batch->operations[0].get();
   Lane* lane = set.flat().there.get();
   const size_t row = operation->request.RowBytes(), members = set.ranks().size();
-  const size_t largest = static_cast<size_t>(entries[0]->sizes.at(0)) * row;  // of the pieces; all members know it
+  // Size of the largest piece, which all members know.
+  const size_t largest = static_cast<size_t>(entries[0]->sizes.at(0)) * row;
   const bool may_push = largest >= set.single_copy_bytes() / members && Places::Fit(*lane, 1 + members);
   auto allocate = [operation, arena = may_push ? set.own_arena() : nullptr](const std::vector<int64_t>& received) {
     int64_t rows = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns an agreed batch into the machine that runs it: which algorithm, over which lanes, on whose memory.
+// Turns an agreed batch into the machine (collective state machine) that runs it: chooses the algorithm, the lanes and
+// the memory.
 #pragma once
 
 #include <vector>
@@ -9,18 +10,17 @@
 
 namespace hvd {
 
-// What is done to the elements, with an average's division in its place.
+// Return the reduction of the elements. An average becomes a sum with a divisor or postscale.
 Reduction ReductionOf(const Request& request, size_t members);
 
-// Memory for a result whose size only the agreement told; owned by the handle until the caller takes it. In the arena
-// if there is one and that pays.
+// Return memory for a result whose size is known only after negotiation. The handle owns memory that the engine
+// allocates until the caller takes it; it comes from `arena` if there is one and that pays.
 std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Arena>& arena);
 
-// `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes
-// zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; throws std::bad_alloc without
-// memory.
+// Make batch.machine. `batch.operations[i]` is this rank's tensor for entries[i], or null if the rank has joined and
+// contributes zeros. Allocates outputs that the caller left to the engine; throws std::bad_alloc if memory runs out.
 Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
-// The same for tensors that lie in the memory of the host, wherever the callers' own are.
+// Make batch.machine for tensors in host memory. For staged tensors of a GPU these are copies.
 Status PrepareOnHostMemory(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
 
 }  // namespace hvd

@@ -9,9 +9,9 @@
 namespace hvd {
 namespace {
 
-// In memory: more than one cell of the inbox takes longer than a look into a buffer.
-// Over TCP the trips that this way saves take that much longer; and where each byte is only moved, and needed by all,
-// again twice as many are worth it.
+// Limits for parts. Over TCP, the saved round trips make parts up to kFurther times express_bytes worthwhile, or up to
+// kFurthest times if the bytes are only moved and every member needs them. In shared memory, sending more than one
+// inbox cell takes longer than reading a peer's buffer.
 constexpr size_t kFurther = 16, kFurthest = 32;
 constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
 
@@ -41,7 +41,7 @@ ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Lead
 ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
   const int root = entry.request.kind == OpKind::kBroadcast ? set_.IndexOf(entry.request.root) : -1;
   const auto* hosts = set_.members_by_host();
-  if (entry.request.kind == OpKind::kReducescatter) {  // as PrepareReducescatter chooses
+  if (entry.request.kind == OpKind::kReducescatter) {  // as in PrepareReducescatter
     const HostGrid* grid = set_.grid_for_sums();
     hosts = grid && HierarchicalReducescatter::Fits(*grid) ? &grid->members : nullptr;
   }
@@ -60,17 +60,17 @@ bool ExpressProtocol::under_way() const {
   return delivery_ || state_.pending().Any([](const Operation& operation) { return operation.round != kNoRound; });
 }
 
-// ---- our part
+// ---- sending our part
 
-// Which form of part it takes follows from what all members know, so that all take the same unless one of them lacks
-// the memory.
+// The form of the part follows from what all members know, so that all use the same form, unless one of them has no
+// free buffer.
 bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot) {
   const Settings& settings = *services_.settings;
   const Entry& entry = *state_.cache().Find(slot);
   const ExpressRun run = RunOf(entry);
   if (!run.CountsAsRound()) return false;
   const control::Part part{slot, ledger_->Round(slot), state_.applied()};
-  const size_t carried = run.MostBytes() * (set_.ranks().size() - 1);  // to, or from, all others
+  const size_t carried = run.MostBytes() * (set_.ranks().size() - 1);  // bytes to all others, or from all others
   if (!set_.all_in_memory()) {
     const OpKind kind = entry.request.kind;
     const bool shares = kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
@@ -84,13 +84,13 @@ bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot)
     CarryPart(run, std::move(*operation), part);
     return true;
   }
-  // Of a longer allreduce every member had better sum a share.
+  // For a longer allreduce it is faster if each member sums a share.
   const size_t most_read = std::max(settings.small_bytes, settings.express_bytes);
   if (entry.request.kind == OpKind::kAllreduce && carried > most_read) return false;
   return ShowPart(run, operation, part);
 }
 
-// The bytes go with the message: to each member those that it needs.
+// Send our bytes in messages, to each member the bytes that it needs.
 void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation> operation,
                                 const control::Part& part) {
   if (run.MostBytes() > kMostInCell) return CarryLongPart(run, std::move(operation), part);
@@ -115,7 +115,7 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
   ledger_->Keep(part.slot, part.round, me);
 }
 
-// Sent from where they lie. Members on our host need no message of that length: they read a buffer.
+// Send a long part without copying it into messages. Members on our host read it from a shared buffer instead.
 void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Operation> operation,
                                     const control::Part& part) {
   const auto me = static_cast<size_t>(set_.me());
@@ -136,25 +136,26 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
     const ExpressRun::Share share = run.CarriedTo(me, j);
     services_.mailbox->Send(set_.ranks()[j], header, {reinterpret_cast<const char*>(data) + share.begin, share.bytes});
   }
-  // A result may be written over it, part by part: a reducescatter's into a slice of its input.
+  // The result may overwrite the input part by part: a reducescatter may write into a slice of its input.
   const std::byte* const output = operation->output;
   const bool apart = !output || output >= operation->input + bytes || output + bytes <= operation->input;
-  // And if it fails, its caller may take the memory away while we still have to pass the part on.
+  // If the operation fails, its caller may free the input while we still have to forward the part.
   const bool lies_still = buffer || (written.empty() && apart && !run.relayed());
   AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, number});
   if (!lies_still) ledger_->Keep(part.slot, part.round, me);
 }
 
-// Free for our part; null if the members on our host have to be sent the bytes.
+// Return a free shared buffer for our part, or null if the bytes have to be sent to the members on our host.
 std::byte* ExpressProtocol::BufferFor(size_t bytes) {
   if (!memory_ || bytes > ExpressMemory::kBufferBytes) return nullptr;
   std::byte* const buffer = memory_->FreeBuffer();
-  // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the rest.
+  // Other members may be short of buffers too, because parts of several tensors crossed. Report which of their parts
+  // are no longer needed, so that they can reuse the buffers.
   if (!buffer) TellGone();
   return buffer;
 }
 
-// The bytes lie in a buffer of ours, from which all others copy.
+// Put our bytes into a shared buffer, from which all others copy them.
 bool ExpressProtocol::ShowPart(const ExpressRun& run, std::unique_ptr<Operation>* operation,
                                const control::Part& part) {
   std::byte* const buffer = BufferFor(run.MostBytes());
@@ -166,10 +167,10 @@ bool ExpressProtocol::ShowPart(const ExpressRun& run, std::unique_ptr<Operation>
   return true;
 }
 
-// Our output lies where all others reach it and will write theirs.
+// Offer our output in shared memory, so that all others write their bytes into it.
 bool ExpressProtocol::OfferOutput(const ExpressRun& run, std::unique_ptr<Operation>* operation,
                                   const control::Part& part) {
-  // One at a time: a single number tells the others what we have delivered.
+  // Offer one output at a time, because a single counter shows the others what we have written.
   if (delivery_ || !ledger_->IsOver(pushed_.first, pushed_.second)) return false;
   if (set_.single_copy_bytes() == SIZE_MAX) return false;
   std::byte* const output = run.PlaceForPushes(operation->get(), set_.own_arena());
@@ -206,7 +207,7 @@ void ExpressProtocol::AwaitParts(std::unique_ptr<Operation> operation, const con
   AddPart(set_.me(), part, own);
 }
 
-// ---- everybody's parts
+// ---- receiving parts
 
 Status ExpressProtocol::OnGone(int from, std::string_view body) {
   uint64_t up_to = 0;
@@ -236,7 +237,8 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   }
   if (IsKnownOrToCome(part)) {
     const Status status = AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
-    ledger_->Keep(part.slot, part.round, static_cast<size_t>(member));  // unless it was the last: the message goes
+    // Copy the bytes unless the round is over, because they are part of the message, which ends here.
+    ledger_->Keep(part.slot, part.round, static_cast<size_t>(member));
     return status;
   }
   if (in_place) memory_->Gone(static_cast<size_t>(member), place.number);
@@ -244,7 +246,8 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   return Status::Ok();
 }
 
-// Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
+// Return true if the part's slot is known or may still become known. If we have applied all records that the sender had
+// applied, an unknown slot has been evicted.
 bool ExpressProtocol::IsKnownOrToCome(const control::Part& part) const {
   const bool certain = leader_ || part.seen <= state_.applied();
   return !certain || state_.cache().Find(part.slot);
@@ -279,7 +282,9 @@ Status ExpressProtocol::OnOthers(int from, std::string_view whole, std::string_v
   return status;
 }
 
-// Of later rounds than ours too: others may be ahead of us. Where we do not know the slot, our own part comes later.
+// Forward the parts of a member's host once all of them are here, to the members that this rank serves as a relay. This
+// includes rounds later than ours, because others may be ahead. If we do not know the slot yet, our own part is still
+// missing.
 void ExpressProtocol::PassOn(int member, const control::Part& part) {
   const Relays& relays = set_.relays();
   if (!relays.any() || relays.AudienceFor(member).empty()) return;
@@ -290,7 +295,7 @@ void ExpressProtocol::PassOn(int member, const control::Part& part) {
   std::string message = control::EncodeExpressOthers(set_.tag(), {part.slot, part.round});
   size_t data = 0;
   for (const Express::Told& told : parts_of_host_) {
-    if (!MakesSense(run, told.member, told.piece)) return;  // as it will turn out when all parts are here
+    if (!MakesSense(run, told.member, told.piece)) return;  // Finish will report this error when all parts are here
     const auto bytes = static_cast<uint32_t>(run.BytesFrom(told.member));
     control::AddOther(&message, {static_cast<uint32_t>(told.member), bytes, told.seen}, told.piece.data);
     data += bytes;
@@ -314,7 +319,8 @@ bool ExpressProtocol::AddPart(int member, const control::Part& part, const Expre
 void ExpressProtocol::HearPart(int member, uint32_t slot, uint64_t seen) {
   const Request& request = state_.cache().Find(slot)->request;
   leader_->Hear(static_cast<size_t>(member), request.name);
-  // Others may not know that a timeline is on here: then it is the leader's word after all that decides.
+  // Other ranks may send parts although a timeline is written here. The leader then decides about the tensor, so the
+  // timeline shows their parts as reports.
   if (Timeline* shown = services_.timeline->if_on()) shown->Ready(set_.id(), request, set_.ranks()[member]);
   leader_->coordinator().OnReady(member, slot, seen, true);
 }
@@ -334,12 +340,12 @@ Status ExpressProtocol::Finish(uint32_t slot) {
   const Entry* known = state_.cache().Find(slot);
   if (!known || !ledger_->Complete(slot, &parts_of_all_)) return Status::Ok();
   std::unique_ptr<Operation> operation = TakeWaiting(*known);
-  if (!operation) return Status::Ok();  // it failed when the leader left
+  if (!operation) return Status::Ok();  // the operation failed when the leader left
   const ExpressRun run = RunOf(*known);
   for (size_t j = 0; j < parts_of_all_.size(); ++j) {
     if (MakesSense(run, j, parts_of_all_[j])) continue;
     const std::string name = operation->request.name;
-    state_.pending().Add(std::move(operation));  // to fail with the rest
+    state_.pending().Add(std::move(operation));  // so that it fails with the others
     return Status::Failed("a part of '" + name + "' is malformed");
   }
   ++services_.counters->express_runs;
@@ -359,7 +365,7 @@ Status ExpressProtocol::Finish(uint32_t slot) {
   return Status::Ok();
 }
 
-// Counts the bytes that this rank reads from peers' buffers or writes into their outputs. The mailbox counts those that
+// Count the bytes that this rank reads from peers' buffers or writes into their outputs. The mailbox counts bytes that
 // arrive in messages.
 void ExpressProtocol::CountMemory(const ExpressRun& run) {
   const auto me = static_cast<size_t>(set_.me());
@@ -372,7 +378,7 @@ void ExpressProtocol::CountMemory(const ExpressRun& run) {
   if (written) services_.traffic->memory_written.Add(written);
 }
 
-// Another call may have the name by now: then ours has failed, and nobody waits for what is left of its parts.
+// If the name belongs to a newer call by now, the operation of this round has failed and its parts are not needed.
 std::unique_ptr<Operation> ExpressProtocol::TakeWaiting(const Entry& known) {
   std::unique_ptr<Operation> operation = state_.pending().Take(known.request.name);
   const bool meant = operation && operation->slot == known.slot && operation->round == ledger_->Round(known.slot);
@@ -391,11 +397,11 @@ void ExpressProtocol::StartDelivery(const ExpressRun& run, std::unique_ptr<Opera
   Step();
 }
 
-// Our output is complete when all members have written their share.
+// End the delivery when all members have written their bytes into our output.
 bool ExpressProtocol::Step() {
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
     const int rank = set_.ranks()[j];
-    const bool left = services_.departures->departed(rank);  // it did all that it ever will before it said so
+    const bool left = services_.departures->departed(rank);  // a rank that has left has written all it ever will
     if (memory_->HasDelivered(j, delivery_->numbers[j])) continue;
     if (!left) return false;
     EndDelivery(services_.departures->ShutDown(rank));
@@ -411,7 +417,7 @@ void ExpressProtocol::EndDelivery(const Status& status) {
   services_.completions->Finish(std::move(operation), status);
 }
 
-// ---- as the log says
+// ---- what the leader's log says
 
 void ExpressProtocol::EndRound(const Entry& entry) {
   if (!ledger_ || !RunOf(entry).CountsAsRound()) return;
@@ -422,7 +428,7 @@ void ExpressProtocol::EndRound(const Entry& entry) {
 void ExpressProtocol::EndRound(uint32_t slot, uint32_t round, const Status& failure) {
   if (!ledger_) return;
   const bool delivers = delivery_ && delivery_->slot == slot && delivery_->round == round;
-  if (delivers) EndDelivery(failure);  // some member never heard of everybody
+  if (delivers) EndDelivery(failure);  // some member did not receive all parts
   ledger_->EndBy(slot, round);
   AfterRound(slot);
 }
@@ -480,7 +486,7 @@ bool ExpressProtocol::HoldBack(int member, uint32_t slot, uint64_t seen, Request
   return true;
 }
 
-// ---- ends
+// ---- how rounds end when the leader leaves
 
 void ExpressProtocol::AddFinished(std::vector<control::Finished>* finished) const {
   if (!leader_ || !ledger_) return;

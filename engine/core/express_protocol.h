@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of one process set that go express: told to all members at once, finished when all have told theirs (see
-// agreement/express.h). Here is what a member sends, what it does with what comes, and what the leader hears of it.
+// Fast path without the leader for collectives of one process set ("express"): each member sends its part to all others
+// at once, and the collective is finished when all parts have arrived (see agreement/express.h). This class sends and
+// receives parts, and reports them to the leader.
 //
-// A status that is not ok tells that the world cannot go on: because of `lost_rank`, or, without one, of what `text`
-// says.
+// A returned status that is not ok means that the world must end: because of `lost_rank`, or, if that is -1, for the
+// reason in `text`.
 #pragma once
 
 #include <cstdint>
@@ -28,52 +29,55 @@ class ExpressRun;
 
 class ExpressProtocol {
  public:
-  // All of them outlive it. `leader`: null unless this rank leads the set.
+  // All arguments must outlive this object. `leader` is null unless this rank leads the set.
   ExpressProtocol(const ProcessSet& set, MemberState* state, Leader* leader, const Services* services);
   ExpressProtocol(const ExpressProtocol&) = delete;
   ExpressProtocol& operator=(const ExpressProtocol&) = delete;
 
-  bool on() const { return ledger_ != nullptr; }  // else everything needs the leader's word
+  bool on() const { return ledger_ != nullptr; }  // false: every operation needs the leader's decision
   bool delivering() const { return delivery_.has_value(); }
-  bool under_way() const;  // something that we have sent is not finished
-  // Something is under way that needs us even after we have told our part.
+  bool under_way() const;  // true while a part that this rank has sent is not finished
+  // Return true while a collective needs this rank to forward parts even after it has sent its own.
   bool passes_on() const { return set_.relays().any() && set_.relays().speaks() && under_way(); }
 
-  // Tells all members our part of the tensor in this cache slot, and waits for theirs; Finish(slot) must follow. False:
-  // nothing was told, the operation has to go the usual way.
+  // Send our part of the tensor in this cache slot to all members and wait for theirs; the caller must then call
+  // Finish(slot). Return false if nothing was sent and the operation has to go through the leader.
   bool Send(std::unique_ptr<Operation>* operation, uint32_t slot);
-  // Finishes the current round of the slot, if all parts of it are here.
+  // Finish the current round of the slot if all its parts have arrived.
   Status Finish(uint32_t slot);
-  // `body`: what follows the header of a kExpress or kExpressPlace (`in_place`) message; or of kExpressGone.
+  // Handle a part. `body` is what follows the header of a kExpress or kExpressPlace (`in_place`) message.
   Status OnPart(int from, std::string_view body, bool in_place);
-  // `whole`: with the header of a kExpressOthers message.
+  // Handle forwarded parts. `whole` includes the header of the kExpressOthers message, `body` does not.
   Status OnOthers(int from, std::string_view whole, std::string_view body);
   Status OnGone(int from, std::string_view body);
-  // Looks whether all members have delivered what we wait for; true if something is over.
+  // Check whether all members have written what we wait for. Return true if an operation has ended.
   bool Step();
 
-  // ---- as the log says
-  void EndRound(const Entry& entry);                                    // a record ran it, by the word of the leader
-  void EndRound(uint32_t slot, uint32_t round, const Status& failure);  // a record said that it failed
-  // The tensor has lost its slot. The leader has finished all rounds before `ended`: parts that we lack of them are on
-  // their way. What was told of others reached it too late, and counts as a report.
+  // ---- what the leader's log says
+  void EndRound(const Entry& entry);                                    // a batch of the log has run the tensor
+  void EndRound(uint32_t slot, uint32_t round, const Status& failure);  // a record of the log reports that it failed
+  // Remove a tensor's slot. The leader has finished all rounds before `ended`, so their missing parts are on the way to
+  // us. Parts of later rounds reached the leader too late and count as reports.
   void Evict(uint32_t slot, uint32_t ended);
-  void AddRounds(Record* record) const;  // the leader's: tells which rounds errors mean, and evictions end
+  void AddRounds(Record* record) const;  // for the leader: add the rounds that failed or ended by eviction
 
-  // The leader's. Whether a member's report comes too early, and is kept until the round before is over: it has sent
-  // its part of that, so it has its result and means the next one. `request` is taken then; null: by slot.
+  // Return true if a member's report comes too early and is kept until the current round is over. The member has sent
+  // its part of this round, so it has its result already and means the next round. Takes `request`, which is null if
+  // the member reported the slot only. Leader only.
   bool HoldBack(int member, uint32_t slot, uint64_t seen, Request* request);
 
-  // ---- ends
-  // What a leader that leaves, or that takes the slot away, has finished, its members will finish too: every part of it
-  // is on its way to them.
+  // ---- how rounds end when the leader leaves
+
+  // Rounds that a leader has finished before it leaves. The members will finish them too, because all parts are on
+  // their way to them. AddFinished lists them, Settle records one of them, and Settled returns true if the operation
+  // belongs to one.
   void AddFinished(std::vector<control::Finished>* finished) const;
   void Settle(uint32_t slot, uint32_t round);
   bool Settled(const Operation& operation) const;
-  // A delivery that is under way, and what was postponed, fails.
+  // Fail the delivery that is under way and the postponed operations.
   void Fail(const Status& status);
 
-  // A join waits here until nothing is under way: whoever has joined takes part in everything with zeros.
+  // Keep a join until nothing is under way, because a rank that has joined contributes zeros to everything.
   void Postpone(std::unique_ptr<Operation> operation) { postponed_.push_back(std::move(operation)); }
   bool has_postponed() const { return !postponed_.empty(); }
   std::vector<std::unique_ptr<Operation>> TakePostponed() { return std::exchange(postponed_, {}); }
@@ -83,13 +87,13 @@ class ExpressProtocol {
   struct Delivery {
     std::unique_ptr<Operation> operation;
     uint32_t slot = kNoSlot, round = kNoRound;
-    std::vector<uint64_t> numbers;  // of the members' parts
+    std::vector<uint64_t> numbers;  // number of each member's part
   };
 
   ExpressRun RunOf(const Entry& entry) const;
-  // Whether members write into each other's outputs.
+  // Return true if members write into each other's outputs.
   bool IsPushed(const ExpressRun& run) const;
-  // Whether a member hears our part from us.
+  // Return true if we send our part to this member ourselves, instead of having it forwarded.
   bool IsToldByUs(const ExpressRun& run, size_t member) const;
   std::byte* BufferFor(size_t bytes);
   void CarryPart(const ExpressRun& run, std::unique_ptr<Operation> operation, const control::Part& part);
@@ -99,7 +103,7 @@ class ExpressProtocol {
   void TellPlace(const control::Part& part, uint64_t number, const std::byte* place);
   void TellGone();
   void AwaitParts(std::unique_ptr<Operation> operation, const control::Part& part, const Express::Piece& own);
-  // True: of the current round.
+  // Record a part. Return true if it belongs to the current round.
   bool AddPart(int member, const control::Part& part, const Express::Piece& piece);
   void PassOn(int member, const control::Part& part);
   bool IsKnownOrToCome(const control::Part& part) const;
@@ -110,22 +114,22 @@ class ExpressProtocol {
   void AfterRound(uint32_t slot);
   void Forget(uint32_t slot);
   void CountMemory(const ExpressRun& run);
-  // What waits for others' parts of the current round; null if there is nothing.
+  // Return the operation that waits for other members' parts of the current round, or null.
   std::unique_ptr<Operation> TakeWaiting(const Entry& known);
 
   const ProcessSet& set_;
   MemberState& state_;
   Leader* leader_;
   const Services& services_;
-  std::unique_ptr<Express> ledger_;                    // null: everything needs the leader's word
+  std::unique_ptr<Express> ledger_;                    // null: every operation needs the leader's decision
   std::unique_ptr<ExpressMemory> memory_;              // null: no member shares memory with us
   std::pair<uint32_t, uint32_t> pushed_{kNoSlot, 0};   // slot and round of our last part that named an output
-  std::optional<Delivery> delivery_;                   // until all of us have delivered
-  std::vector<std::unique_ptr<Operation>> postponed_;  // joins
-  std::vector<size_t> others_;                         // members; those that hear us soonest come first
-  std::vector<uint32_t> retired_;                      // evicted, but for a round that waits here
-  std::vector<Express::Piece> parts_of_all_;           // reused
-  std::vector<Express::Told> parts_of_host_;           // likewise
+  std::optional<Delivery> delivery_;                   // set until all members have written to our output
+  std::vector<std::unique_ptr<Operation>> postponed_;  // postponed joins
+  std::vector<size_t> others_;                         // the other members; those in shared memory come first
+  std::vector<uint32_t> retired_;                      // evicted slots with a round that is still waiting here
+  std::vector<Express::Piece> parts_of_all_;           // kept to reuse its memory
+  std::vector<Express::Told> parts_of_host_;           // kept to reuse its memory
 };
 
 }  // namespace hvd

@@ -13,9 +13,9 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMostRead = size_t{64} << 10;     // of a contribution that others read
-constexpr size_t kLeastPushed = size_t{16} << 10;  // smaller outputs never lie in the arena
-constexpr size_t kMostPushed = size_t{512} << 10;  // what is larger hardly gains
+constexpr size_t kMostRead = size_t{64} << 10;     // largest contribution that others read
+constexpr size_t kLeastPushed = size_t{16} << 10;  // smaller outputs are never in the arena
+constexpr size_t kMostPushed = size_t{512} << 10;  // larger outputs hardly gain
 
 bool IsReduction(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 bool HasOutputOfItsOwn(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
@@ -37,7 +37,8 @@ bool ExpressRun::CountsAsRound() const {
   if (!request.group.empty()) return false;
   switch (request.kind) {
     case OpKind::kAllreduce:
-      // All parts are summed in order: so must be whatever does not go express.
+      // The fast path sums all parts in rank order, so the same tensor must be summed in that order on the normal path
+      // too.
       return SumsInOrder(entry_.algorithm) && request.op != ReduceOp::kAdasum && request.Bytes() <= kMostRead;
     case OpKind::kBroadcast:
     case OpKind::kReducescatter:
@@ -79,7 +80,7 @@ ExpressRun::Share ExpressRun::ShareOf(size_t from, size_t to) const {
     return {OffsetOut(from, to), static_cast<size_t>(Rows(from, to)) * request.RowBytes()};
   }
   if (request.kind != OpKind::kReducescatter) return {0, BytesFrom(from)};
-  // The first rows % members of them get one row more.
+  // The first `rows % members` members get one row more.
   const size_t rows = static_cast<size_t>(request.shape[0]), each = rows / members_, more = rows % members_;
   return {(each * to + std::min(to, more)) * request.RowBytes(), (each + (to < more)) * request.RowBytes()};
 }
@@ -185,7 +186,8 @@ std::byte* ExpressRun::PlaceForPushes(Operation* operation, const std::shared_pt
 }
 
 void ExpressRun::Push(const Operation& operation, const std::vector<Express::Piece>& outputs) const {
-  for (size_t step = 1; step <= members_; ++step) {  // each begins with another one, so as not to get in the way
+  // Start with a different member on each rank, so that they do not get in each other's way.
+  for (size_t step = 1; step <= members_; ++step) {
     const size_t j = (me_ + step) % members_;
     const Share share = ShareOf(me_, j);
     Copy(const_cast<std::byte*>(outputs[j].data) + OffsetIn(j, me_), operation.input + share.begin, share.bytes);

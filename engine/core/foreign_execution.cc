@@ -12,7 +12,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMostForeignBytes = size_t{1} << 30;  // counts and displacements of most MPIs are 32 bits wide
+constexpr size_t kMostForeignBytes = size_t{1} << 30;  // counts and displacements of most MPIs have 32 bits
 
 using Job = std::shared_ptr<ForeignJob>;
 using Stages = std::vector<ForeignMachine::Make>;
@@ -89,7 +89,7 @@ bool ForeignReducescatter(ProcessSet& set, const Entries& entries, RunningBatch*
   for (const auto& operation : batch->operations) {
     const int64_t rows = operation->request.shape[0];
     std::byte* from = const_cast<std::byte*>(operation->input);
-    for (int64_t j = 0; j < members; ++j) {  // the first rows % members ranks get one row more
+    for (int64_t j = 0; j < members; ++j) {  // the first `rows % members` members get one row more
       const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * operation->request.RowBytes();
       ins[static_cast<size_t>(j)].Add(from, bytes);
       from += bytes;
@@ -174,7 +174,7 @@ bool ForeignBroadcast(ProcessSet& set, const Entries& entries, RunningBatch* bat
   return true;
 }
 
-// The numbers of rows first: only with them is it known how large the output is.
+// First exchange the numbers of rows, because the size of the output follows from them.
 bool ForeignAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* batch, Stages* stages) {
   Operation* operation = batch->operations[0].get();
   const size_t row = operation->request.RowBytes(), members = set.ranks().size();

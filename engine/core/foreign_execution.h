@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agreed batch as jobs for another library (see collectives/foreign.h).
+// Runs an agreed batch as jobs for an external library (see collectives/foreign.h).
 #pragma once
 
 #include "core/process_set.h"
@@ -7,12 +7,13 @@
 
 namespace hvd {
 
-// False, on all members alike: this batch runs our own way. These are Adasum, reductions that must be deterministic,
-// minima and maxima of floats (where NaN stays NaN), float8, and more bytes than other libraries can count.
+// Make the batch's machine from jobs. Return false, on all members, if the engine must run the batch itself: Adasum,
+// reductions that must be deterministic, min and max of floats (which must keep NaN), float8, and more bytes than other
+// libraries can count.
 bool PrepareForeign(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
 
-// To make a group of the members of a new set, or to forget it. All ranks do this in the order of the global log, so
-// that they may wait for each other meanwhile.
+// Queue a job that creates or frees the external library's group for a process set. All ranks do this in the order of
+// the global log, so the members may wait for each other in it.
 void PutGroupJob(ForeignJobs* jobs, OpKind kind, uint32_t epoch, const std::vector<int>& ranks);
 
 }  // namespace hvd

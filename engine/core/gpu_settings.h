@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank's settings say about GPUs, in the words in which a set's members talk about them.
+// This rank's GPU settings in the form in which the members of a set exchange them.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,10 @@
 
 namespace hvd {
 
-// What it tells the others.
+// Return the settings that this rank sends to the other members.
 NcclPassport PassportWith(const Settings& settings);
-// How long NCCL may take to launch what some ranks call later than others: at least as long as they may be late.
+// Return how long NCCL may take to launch an operation that some ranks call late: at least the time by which they may
+// be late.
 std::chrono::milliseconds LongestLaunch(const Settings& settings);
 
 }  // namespace hvd

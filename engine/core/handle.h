@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller holds while its operation is under way: the results, the outcome, and who wants to hear of it.
+// What a caller holds while its operation is under way: the results, the outcome, and the callback.
 #pragma once
 
 #include <atomic>
@@ -23,16 +23,16 @@ struct Handle {
     void* data = nullptr;  // memory that the engine allocated, until the caller takes it
     int64_t rows = 0;
     size_t bytes = 0;
-    BlockPool* pool = nullptr;  // of `block`
-    BlockPool::Block block;     // the same on a device, until it has been copied
+    BlockPool* pool = nullptr;  // pool of `block`
+    BlockPool::Block block;     // such memory on a device, until the caller has copied it
   };
 
   int64_t id = 0;
-  std::vector<Output> outputs;  // by tensor of the group
+  std::vector<Output> outputs;  // results by position of the tensor in the group
   std::vector<int64_t> received_splits;
   int64_t value = 0;  // join: the last rank; add_process_set: the new id
-  Status status;      // of the first tensor that failed
-  int left = 0;       // tensors not finished; the driver's own
+  Status status;      // status of the first tensor that failed
+  int left = 0;       // tensors not finished; only the driving thread uses it
   std::function<void(const Handle&)> on_done;
   std::atomic<bool> done{false};
 
@@ -44,25 +44,25 @@ struct Handle {
   }
 };
 
-// One tensor on its way through the engine.
+// One tensor while the engine works on it.
 struct Operation {
   Request request;
   int process_set = 0;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  bool wide = false;  // kAllreduce: input and output are float32, rounded to request.dtype on the way and widened again
+  bool wide = false;  // kAllreduce: input and output are float32 and are sent as request.dtype
   std::function<void*(const std::vector<int64_t>& shape)> allocate;
   std::shared_ptr<Handle> handle;
-  Arena::Pin pin;                             // of request.place
-  std::shared_ptr<DeviceMark> ready;          // tensors on a device: when their contents are
-  uint64_t stream = 0;                        // the caller's there
-  LaunchTicket ticket;                        // ... if NCCL launches in the order of calls
-  bool prompt = false;                        // ... and it is to be launched without agreement: see prompt_runs.h
-  size_t index = 0;                           // in the group
-  bool awaited = false;                       // its caller does nothing else until it is done
-  uint32_t slot = kNoSlot, round = kNoRound;  // if its part has been sent to all members
+  Arena::Pin pin;                             // keeps the region of request.place shared
+  std::shared_ptr<DeviceMark> ready;          // event after which a tensor on a device is ready
+  uint64_t stream = 0;                        // the caller's stream on the device
+  LaunchTicket ticket;                        // place in the launch order, if NCCL launches in the order of calls
+  bool prompt = false;                        // launched without negotiation: see prompt_runs.h
+  size_t index = 0;                           // position in the group
+  bool awaited = false;                       // true if the caller only waits for it
+  uint32_t slot = kNoSlot, round = kNoRound;  // set once our part has been sent to all members
 
-  // As if it were new, but for the memory of its name and shape.
+  // Reset everything, but keep the memory of the name and the shape.
   void Clear() {
     Request fresh;
     fresh.name.swap(request.name);
@@ -74,7 +74,7 @@ struct Operation {
   }
 };
 
-// What tables of names keep of entries that left: as many come again with the next step.
+// Number of removed entries whose memory name tables keep, because the next step adds as many again.
 constexpr size_t kSpareNames = size_t{1} << 16;
 
 class HandleTable {
@@ -100,7 +100,7 @@ class HandleTable {
     auto found = table_.find(id);
     return found == table_.end() ? nullptr : found->second;
   }
-  // A handle that is done, which is then forgotten; nullptr for any other.
+  // Remove and return a handle that is done; return null for any other.
   std::shared_ptr<Handle> TakeDone(int64_t id) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = table_.find(id);
@@ -129,7 +129,7 @@ class HandleTable {
   mutable std::mutex mutex_;
   int64_t last_ = 0;
   Table table_;
-  std::vector<Table::node_type> spare_;  // of handles that are gone: there will be as many again
+  std::vector<Table::node_type> spare_;  // nodes of removed handles, to be used again
 };
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU's tensor in pinned memory of the host, on its way to another rank or from it. Nobody waits for the device.
+// Copies a GPU's tensor to or from pinned host memory, for a message between ranks, without blocking on the device.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@ namespace hvd {
 
 class HostCopy {
  public:
-  // From here on it is asked for memory.
+  // Request pinned memory. IsThere returns true once it is available.
   HostCopy(Devices* devices, Device* device, size_t bytes);
-  // Whether that is there. Throws DeviceError.
+  // Return true if the memory is available. Throws DeviceError.
   bool IsThere() const;
   std::byte* data() const { return shared_->block.data; }
-  // From or to the tensor; done when the mark is.
+  // Start the copy from (Down) or to (Up) the tensor. It is done when the returned event is.
   std::shared_ptr<DeviceMark> Down(CudaAddress tensor);
   std::shared_ptr<DeviceMark> Up(CudaAddress tensor);
 
  private:
-  struct Shared {  // with the worker
+  struct Shared {  // shared with the worker thread
     explicit Shared(BlockPool* memory) : pinned(memory) {}
     ~Shared() { pinned->GiveBack(std::move(block)); }
 
@@ -32,7 +32,7 @@ class HostCopy {
   Device* device_;
   size_t bytes_;
   std::shared_ptr<Shared> shared_;
-  std::shared_ptr<DeviceWorker::Job> job_;  // where no pinned memory is at hand
+  std::shared_ptr<DeviceWorker::Job> job_;  // set if pinned memory has to be allocated first
 };
 
 }  // namespace hvd

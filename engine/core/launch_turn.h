@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place of one batch among all that this process launches on GPUs: see agreement/launch_order.h and
-// devices/launch_gate.h.
+// The launch slot of one batch in the order in which this process launches work on GPUs: see agreement/launch_order.h
+// and devices/launch_gate.h.
 #pragma once
 
 #include "core/process_set.h"
@@ -11,8 +11,8 @@ namespace hvd {
 
 class LaunchTurn {
  public:
-  // Of a batch that NCCL launches as a whole; of one that is launched piece by piece; of one that waits for nothing but
-  // what is launched, and goes on without a turn when nobody gives any.
+  // How the batch is launched: as a whole by NCCL, in several pieces, or with a slot only if the order has one for it.
+  // The last kind waits only for work that is already launched, so it may run without a slot.
   enum class Kind { kWhole, kInPieces, kIfAny };
 
   LaunchTurn(ProcessSet* set, const RunningBatch& batch, Kind kind)
@@ -23,7 +23,7 @@ class LaunchTurn {
     if (set->id() != kGlobalSet && set->leads()) launches_->Want(turn_);
   }
 
-  // Asked until it is there.
+  // Return true once the batch may launch. The caller asks repeatedly.
   bool Comes() {
     if (comes_) return true;
     if (calls_ && !calls_->IsNext()) return false;
@@ -33,10 +33,10 @@ class LaunchTurn {
     }
     return comes_ = !may_come || launches_->Take(turn_, kind_ != Kind::kWhole);
   }
-  // All of the batch is launched.
+  // Report that all pieces of the batch have been launched.
   void Over() const { launches_->Launched(turn_); }
 
-  // The batch needs none: nobody is to wait for it.
+  // Give up the batch's slot, so that no other batch waits for it.
   static void Decline(const ProcessSet& set, const RunningBatch& batch) {
     set.launches()->Drop({set.id(), set.epoch(), batch.sequence});
     for (const auto& operation : batch.operations) {
@@ -45,8 +45,8 @@ class LaunchTurn {
   }
 
  private:
-  const CallOrder* calls_;  // among the worlds of this process; null: this one takes no part in that
-  LaunchOrder* launches_;   // among the sets of this world
+  const CallOrder* calls_;  // order among the worlds of this process; null: this world takes no part in it
+  LaunchOrder* launches_;   // order among the sets of this world
   Turn turn_;
   Kind kind_;
   bool comes_ = false;

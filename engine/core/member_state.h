@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agreement of one process set as a member knows it: what it has asked for, how far into the leader's log it is,
-// and what follows from that. Used by the driver alone.
+// The negotiation state of one process set on a member: what it has announced, and how far it has applied the leader's
+// log. Only the thread that drives the engine uses it.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,30 @@ namespace hvd {
 
 class MemberState {
  public:
-  // Told to the leader, or to all members, and not agreed upon yet.
+  // Operations that were announced to the leader, or sent to all members, and are not agreed upon yet.
   OperationTable& pending() { return pending_; }
   const OperationTable& pending() const { return pending_; }
   EntryCache& cache() { return cache_; }
   const EntryCache& cache() const { return cache_; }
 
-  uint64_t applied() const { return applied_; }  // the last record
-  // False: a record of this number is not the next one.
+  uint64_t applied() const { return applied_; }  // sequence number of the last applied record
+  // Advance to the next record. Return false if `sequence` is not the next number.
   bool Advance(uint64_t sequence) {
     if (sequence != applied_ + 1) return false;
     applied_ = sequence;
     return true;
   }
 
-  // How many operations the leader, or all members, were told of.
+  // Number of operations announced to the leader or sent to all members.
   uint64_t announced() const { return announced_; }
   void Announce() { ++announced_; }
 
-  // Between this rank's join and the last one it takes part in everything with zeros.
+  // True between this rank's join and the join of the last rank. Meanwhile it contributes zeros to everything.
   bool joined() const { return joined_; }
   void Join() { joined_ = true; }
   void EndJoin() { joined_ = false; }
 
-  // Why nothing more can be agreed, once a rank that is needed for it has left.
+  // Why nothing more can be agreed, because a required rank has left; ok if all are there.
   const Status& closed() const { return closed_; }
   void Close(Status why) { closed_ = std::move(why); }
 

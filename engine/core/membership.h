@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This rank's membership in one process set: who the others are, what they have agreed upon, and what goes on among
-// them.
+// This rank's membership in one process set: the members, the negotiation state and the running operations.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ struct Membership {
   Membership(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
              const Surroundings& around, const Services* services);
 
-  // Something was agreed upon, or needs no agreement, and is not finished.
+  // Return true while an operation runs that was agreed upon or needs no negotiation.
   bool busy() const { return express.delivering() || applier.busy() || prompt.busy(); }
 
   ProcessSet set;

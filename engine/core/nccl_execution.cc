@@ -17,20 +17,22 @@ namespace {
 
 CudaAddress AddressIn(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
 
-// In which order NCCL adds depends on where ranks are.
+// Return true if the result depends on the order of additions, which NCCL chooses by where the ranks are.
 bool DependsOnOrder(const Request& first) {
   const bool extreme = first.op == ReduceOp::kMin || first.op == ReduceOp::kMax;
   return !extreme && hvd_is_floating(static_cast<int32_t>(first.dtype));
 }
 
-// Follows from the batch, and from what the members have agreed on, so that all of them come to the same answer.
+// Return true if NCCL may run the batch. The answer follows from the batch and from what the members have agreed on, so
+// all members get the same answer.
 bool NcclServes(const NcclMeeting& meeting, const Request& first) {
   const bool sums = first.kind == OpKind::kAllreduce || first.kind == OpKind::kReducescatter;
   if (sums && meeting.wishes().deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
   return NcclKnows(first.kind, first.op, first.dtype);
 }
 
-// Likewise, where members share GPUs. What each member sends to each is sooner there without a detour.
+// Return true if NCCL pays where members share GPUs. An alltoall is faster without the detour through one rank per GPU.
+// All members get the same answer.
 bool PaysAcrossGpus(const NcclMeeting& meeting, const Entries& entries) {
   const OpKind kind = entries[0]->request.kind;
   if (kind == OpKind::kAlltoall) return false;
@@ -39,7 +41,7 @@ bool PaysAcrossGpus(const NcclMeeting& meeting, const Entries& entries) {
          PaysOnDevice(meeting.wishes(), entries, meeting.layout().gpu_of().size(), meeting.layout().MostOnOne());
 }
 
-// Empty unless every member gets the same number of rows of each tensor.
+// Return equal parts for each tensor, or nothing unless each member gets the same number of rows of each tensor.
 std::vector<DevicePart> EvenParts(const ProcessSet& set, const RunningBatch& batch) {
   std::vector<DevicePart> even;
   for (const auto& operation : batch.operations) {
@@ -70,7 +72,7 @@ NcclWork WorkOf(const ProcessSet& set, const RunningBatch& batch) {
   return work;
 }
 
-// What goes from this member to each, and to it from each.
+// Return what this member sends to each member and receives from each.
 NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
   NcclExchange exchange;
   const size_t members = set.ranks().size(), me = static_cast<size_t>(set.me());
@@ -97,13 +99,13 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
 }  // namespace
 
 bool NcclKnows(OpKind kind, ReduceOp op, DType dtype) {
-  if (kind != OpKind::kAllreduce && kind != OpKind::kReducescatter) return true;  // bytes are bytes
+  if (kind != OpKind::kAllreduce && kind != OpKind::kReducescatter) return true;  // other kinds only move bytes
   return op != ReduceOp::kAdasum && NcclTypeOf(dtype) != kNcclNoType;
 }
 
 namespace {
 
-// For the timeline: from when the stream comes to it.
+// Add times for the timeline, measured from when the stream reaches the work.
 NcclLaunches::Work Timed(Devices* devices, std::string title, NcclLaunches::Work work) {
   return [&times = devices->times(), title = std::move(title), work = std::move(work)](Communicator& communicator,
                                                                                        CudaStream stream) {

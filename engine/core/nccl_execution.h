@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agreed batch of tensors on GPUs by NCCL, where it serves the set's members and the batch; where some members share
-// a GPU, through its memory there and by NCCL between GPUs.
+// Runs an agreed batch of tensors on GPUs by NCCL, where NCCL supports the members and the batch. If some members share
+// a GPU, data goes through that GPU's memory, and by NCCL between GPUs.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,20 @@
 
 namespace hvd {
 
-// RunningBatch::way_on_device
+// Values of RunningBatch::way_on_device.
 constexpr char kByNccl[] = "NCCL";
 constexpr char kByIpcAndNccl[] = "IPC_NCCL";
 bool WentByNccl(const RunningBatch& batch);
 
-// Whether NCCL can do it at all, leaving aside what settings ask for.
+// Return true if NCCL supports the operation, ignoring settings.
 bool NcclKnows(OpKind kind, ReduceOp op, DType dtype);
-// What it has to be told for a batch, if no members share a GPU.
+// Return the NCCL calls for a batch whose members do not share GPUs.
 NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch);
 
-// After the meeting. All members come to the same answer. Throws DeviceError if NCCL was asked for by name and cannot.
+// Return true if the batch goes by NCCL. Requires that the setup negotiation is finished; all members get the same
+// answer. Throws DeviceError if the settings demand NCCL and it is not available.
 bool GoesByNccl(const ProcessSet& set, const RunningBatch& batch);
-// The machine of a batch that does; names its way.
+// Make the machine for a batch that goes by NCCL, and set its way_on_device.
 std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, RunningBatch* batch, DeviceOrder order);
 
 }  // namespace hvd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that wait for an agreement, by name. A model has as many as it has parameters, and the same ones in every
-// step: so a key looks at the name in its operation, and the memory of entries that leave is used for those that come.
+// Operations that wait for negotiation, by name. A model submits the same parameters in every step. So each key refers
+// to the name inside its operation, and the memory of removed entries is reused.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace hvd {
 
 class OperationTable {
  public:
-  // No two of them have the same name: Submissions sees to that.
+  // Add an operation. Submissions guarantees that no two of them have the same name.
   void Add(std::unique_ptr<Operation> operation) {
     const std::string_view name = operation->request.name;
     if (spare_.empty()) {
@@ -31,7 +31,7 @@ class OperationTable {
     const auto found = table_.find(name);
     return found == table_.end() ? nullptr : found->second.get();
   }
-  // Null if there is none of that name.
+  // Remove and return the operation of this name, or return null.
   std::unique_ptr<Operation> Take(std::string_view name) {
     Table::node_type node = table_.extract(name);
     if (!node) return nullptr;

@@ -12,14 +12,14 @@
 namespace hvd {
 namespace {
 
-constexpr uint32_t kChannel = 0xfffffff0u;  // beyond every process set's
+constexpr uint32_t kChannel = 0xfffffff0u;  // outside the range of process sets
 constexpr size_t kMostSlotBytes = size_t{8} << 20;
-constexpr size_t kToken = 1;  // what the lane carries for a piece in a GPU's slot
+constexpr size_t kToken = 1;  // bytes that the lane carries for a piece in a GPU's slot
 
 int64_t TagOf(const Operation& operation) { return operation.request.splits[0]; }
 size_t BytesOf(const Operation& operation) { return static_cast<size_t>(operation.request.shape[0]); }
 bool IsOnGpu(const Operation& operation) { return operation.request.device >= 0; }
-// What was put on the caller's stream before is done.
+// Return true if the work that precedes the tensor on the caller's stream is done.
 bool IsReady(const Operation& operation) { return !operation.ready || operation.ready->IsDone(); }
 CudaAddress AddressOf(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
 
@@ -28,7 +28,7 @@ size_t BytesOf(const std::deque<MessageSlots::Piece>& pieces) {
                          [](size_t bytes, const MessageSlots::Piece& piece) { return bytes + piece.length; });
 }
 
-// Whether the device is done with the first.
+// Remove the first piece if the device is done with it.
 bool PopDone(std::deque<MessageSlots::Piece>* pieces, size_t* length) {
   if (pieces->empty() || !pieces->front().mark->IsDone()) return false;
   *length = pieces->front().length;
@@ -62,7 +62,7 @@ PointToPoint::Pair& PointToPoint::PairWith(int rank) {
   pair.reserved = true;
   mailbox_->Expect(rank, false);
   Neighbour* neighbour = around_.neighbours->Find(rank);
-  Status no_room;  // then the pair uses sockets
+  Status no_room;  // if there is no room, the pair uses sockets
   if (around_.arena && neighbour && neighbour->arena) {
     pair.my_region = around_.arena->Reserve(Lane::BytesNeeded(OptionsOf(*around_.settings)), &no_room);
   }
@@ -73,9 +73,9 @@ void PointToPoint::Finish(std::unique_ptr<Operation> operation, const Status& st
   completions_->Finish(std::move(operation), status);
 }
 
-// ---- from the caller to the offer
+// ---- from the caller's submission to the offer
 
-// The rest is done by the next step.
+// Queue the operation; the next step does the rest.
 void PointToPoint::Start(std::unique_ptr<Operation> operation) {
   const int64_t tag = TagOf(*operation);
   Pair& pair = PairWith(operation->request.root);
@@ -87,7 +87,7 @@ void PointToPoint::Start(std::unique_ptr<Operation> operation) {
   }
 }
 
-// Of one tag none overtakes another.
+// Offer the ready tensors of a tag, in the order in which they were submitted.
 void PointToPoint::OfferReady(int rank, Pair& pair, int64_t tag) {
   Queue& queue = pair.unready[tag];
   std::string card;
@@ -105,7 +105,8 @@ void PointToPoint::OfferReady(int rank, Pair& pair, int64_t tag) {
   if (queue.empty()) pair.unready.erase(tag);
 }
 
-// Few bytes are faster through host memory, unless all ranks' work runs side by side on the GPU.
+// Return true if the message should use slots. Few bytes are faster through host memory, unless the GPU runs the work
+// of all ranks concurrently.
 bool PointToPoint::WantsSlots(int rank, const Operation& send) const {
   const Settings& settings = *around_.settings;
   if (!IsOnGpu(send) || BytesOf(send) == 0 || settings.gpu_transport == kGpuStaged) return false;
@@ -114,7 +115,8 @@ bool PointToPoint::WantsSlots(int rank, const Operation& send) const {
   return BytesOf(send) >= settings.gpu_staged_bytes || around_.devices->Use(send.request.device)->runs_together();
 }
 
-// Whether it is known how it goes. A pair has slots on one GPU each way: what lies on others goes through host memory.
+// Return true once it is decided whether the message uses slots. A pair has slots on one GPU in each direction; tensors
+// on other GPUs go through host memory.
 bool PointToPoint::HasSlotsOut(int rank, Pair& pair, const Operation& send, std::string* card) {
   card->clear();
   if (!WantsSlots(rank, send)) return true;
@@ -130,7 +132,7 @@ bool PointToPoint::HasSlotsOut(int rank, Pair& pair, const Operation& send, std:
   return true;
 }
 
-// ---- from the offer to the way
+// ---- from the offer to the choice of the path
 
 bool PointToPoint::OnOffer(int from, std::string_view body) {
   control::Offer offer;
@@ -161,7 +163,7 @@ void PointToPoint::Match(int rank, Pair& pair, int64_t tag) {
   pair.unmatched.erase(tag);
 }
 
-// Whether it is known which way it comes.
+// Return true once it is decided which path the message takes.
 bool PointToPoint::HasSlotsIn(int rank, Pair& pair, const Offer& offer, const Operation& receive, Way* way) {
   *way = IsOnGpu(receive) && BytesOf(receive) > 0 ? Way::kPinned : Way::kHost;
   if (*way == Way::kHost || offer.card.empty() || around_.settings->gpu_transport == kGpuStaged) return true;
@@ -215,7 +217,7 @@ bool PointToPoint::OnAccept(int from, std::string_view body) {
   if (!control::DecodeAccept(&body, &accept)) return false;
   Pair& pair = PairWith(from);
   auto found = pair.offered.find(accept.id);
-  if (found == pair.offered.end()) return true;  // it failed here meanwhile
+  if (found == pair.offered.end()) return true;  // it failed here in the meantime
   if (accept.by_slots && !pair.slots_out) return false;
   std::unique_ptr<Operation> send = std::move(found->second);
   pair.offered.erase(found);
@@ -248,9 +250,9 @@ void PointToPoint::BuildLane(int rank, Pair& pair) {
   pair.lane = std::make_unique<Lane>(options, std::move(heads), std::move(keys), around_.connector, around_.changed);
 }
 
-// ---- the bytes
+// ---- transfer of the bytes
 
-// Pinned memory for a tensor of a GPU, filled if it is sent.
+// Return true once a GPU's tensor has pinned memory, filled if the tensor is sent. Other tensors need none.
 bool PointToPoint::HasPinned(Transfer& transfer) {
   const Operation& operation = *transfer.operation;
   if (transfer.way != Way::kPinned) return true;
@@ -266,7 +268,7 @@ bool PointToPoint::HasPinned(Transfer& transfer) {
   return transfer.copied = true;
 }
 
-// Whether the next piece is on its way.
+// Return true if the next piece was sent.
 bool PointToPoint::PutPiece(Pair& pair, Transfer& send, size_t left, size_t* length) {
   if (send.way == Way::kSlots) return PutToSlots(pair, send, left, length);
   Lane& lane = *pair.lane;
@@ -278,7 +280,7 @@ bool PointToPoint::PutPiece(Pair& pair, Transfer& send, size_t left, size_t* len
   return true;
 }
 
-// Copies to all slots that are free are begun at once: ranks that share a GPU wait long for their turns on it.
+// Start copies to all free slots at once, because ranks that share a GPU wait long for their turns on it.
 bool PointToPoint::PutToSlots(Pair& pair, Transfer& send, size_t left, size_t* length) {
   Lane& lane = *pair.lane;
   const std::byte* const tensor = send.operation->input + pair.sent;
@@ -291,7 +293,7 @@ bool PointToPoint::PutToSlots(Pair& pair, Transfer& send, size_t left, size_t* l
   return true;
 }
 
-// Whether one more piece is there.
+// Return true if one more piece was received.
 bool PointToPoint::TakePiece(Pair& pair, Transfer& receive, size_t left, size_t* length) {
   if (receive.way == Way::kSlots) return TakeFromSlots(pair, receive, left, length);
   Lane& lane = *pair.lane;
@@ -317,8 +319,8 @@ bool PointToPoint::TakeFromSlots(Pair& pair, Transfer& receive, size_t left, siz
   return true;
 }
 
-// The first's pieces are all on their way. Slots are of use to the receiver only while this rank is there: so is who
-// sends through them.
+// End the first send, whose pieces are all sent. A send through slots stays in `unread`, because the receiver can read
+// the slots only while this rank exists.
 void PointToPoint::EndSend(Pair& pair) {
   Transfer send = std::move(pair.outgoing.front());
   pair.outgoing.pop_front();
@@ -330,7 +332,7 @@ void PointToPoint::EndSend(Pair& pair) {
   }
 }
 
-// The first's pieces are all here; whether its tensor has them.
+// End the first receive, whose pieces have all arrived. Return false while its tensor is still being filled.
 bool PointToPoint::EndReceive(Pair& pair) {
   Transfer& receive = pair.incoming.front();
   if (receive.copy) {
@@ -403,7 +405,7 @@ bool PointToPoint::StepToItself(Pair& pair) {
   return moved;
 }
 
-// ---- all of it
+// ---- all pairs
 
 bool PointToPoint::Step() {
   bool moved = false;

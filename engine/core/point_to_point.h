@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagged messages between two ranks. The sender offers when its tensor is ready, the receiver accepts when it has a
-// buffer for the tag that is, and says which way. The bytes follow on a lane that the pair makes at its first message,
-// in the order of acceptance. Those of a tensor on a GPU lie in pinned memory before and after that; or, between GPUs
-// of one host, they go through slots of a GPU's memory, and the lane only tells that a slot is full, and empty again.
-// Nothing on a device ever waits for another rank. An operation is over when the device is done with its tensor, well
-// or not.
+// Tagged messages between two ranks. The sender sends an offer when its tensor is ready. The receiver accepts when a
+// buffer for the tag is ready, and chooses the way. The bytes follow on a lane that the pair creates at its first
+// message, in the order of acceptance. Tensors on GPUs are staged in pinned memory on both sides. Between GPUs of one
+// host they can instead go through slots of a GPU's memory; the lane then only signals which slots are full or empty.
+// Work on a device never waits for another rank. An operation ends, successfully or not, only when the device has
+// finished with its tensor.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +31,22 @@ class PointToPoint {
   PointToPoint(const Surroundings& around, Mailbox* mailbox, Completions* completions, const Log& log);
   ~PointToPoint();
 
-  // kind kSend or kReceive; root: the other rank; splits: {tag}; shape: {bytes}.
+  // Start an operation of kind kSend or kReceive. `root` is the other rank, `splits` is {tag}, `shape` is {bytes}.
   void Start(std::unique_ptr<Operation> operation);
-  // `body`: what follows the header of a kOffer or kAccept message. False if it is malformed.
+  // Handle an offer or acceptance. `body` is what follows the header. Return false if it is malformed.
   bool OnOffer(int from, std::string_view body);
   bool OnAccept(int from, std::string_view body);
-  // Throws DeviceError; no operation is lost by that.
+  // Advance all messages. Return true if anything moved. Throws DeviceError, but keeps all operations.
   bool Step();
   bool AllSent() const;
-  bool Busy() const;           // bytes are under way
-  bool WatchesDevice() const;  // something is waited for of which only a look at a device tells
+  bool Busy() const;           // true while bytes are under way
+  bool WatchesDevice() const;  // true if progress can only be seen by polling a device
   void LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit);
-  // {rank, why} of a broken lane or {-1, ""}.
+  // Return {rank, reason} of a broken lane, or {-1, ""}.
   std::pair<int, std::string> Broken() const;
-  void Fail(int rank, const Status& status);  // rank -1: all
+  void Fail(int rank, const Status& status);  // rank -1: all ranks
   void CloseDescriptors();
-  // After the last step, once devices are done or have been given up.
+  // Free memory on devices. Call after the last step, when devices have finished or their work was abandoned.
   void LeaveDevices();
 
  private:
@@ -55,19 +55,19 @@ class PointToPoint {
   struct Offer {
     uint64_t id;
     uint64_t bytes;
-    std::string card;  // of the sender's slots; empty: not through those
+    std::string card;  // handle of the sender's slots; empty: not through slots
   };
   enum class Way { kHost, kPinned, kSlots };
-  // One that was accepted.
+  // A message that was accepted.
   struct Transfer {
     std::unique_ptr<Operation> operation;
     Way way = Way::kHost;
-    std::unique_ptr<HostCopy> copy{};    // kPinned, from its turn on
-    std::shared_ptr<DeviceMark> mark{};  // kPinned: what a device still has to do for it
-    bool copied = false;                 // kPinned: between the tensor and pinned memory
-    Pieces begun{};                      // kSlots: what a device copies, one after the other
-    uint64_t last = 0;                   // kSlots: the lane's index behind the last piece that was sent
-    Status failed{};                     // meanwhile, while the device was at it
+    std::unique_ptr<HostCopy> copy{};    // kPinned: set once it is the first in the queue
+    std::shared_ptr<DeviceMark> mark{};  // kPinned: copy that a device has not finished
+    bool copied = false;                 // kPinned: true once the tensor is in pinned memory
+    Pieces begun{};                      // kSlots: copies that a device is doing, in order
+    uint64_t last = 0;                   // kSlots: index in the lane after the last piece sent
+    Status failed{};                     // error that came while the device was busy with it
 
     bool OccupiesDevice() const { return mark || !begun.empty(); }
   };
@@ -75,16 +75,16 @@ class PointToPoint {
     int64_t my_region = -1, their_region = -1;
     bool reserved = false, in_memory = false, told_way = false;
     std::unique_ptr<Lane> lane;
-    std::map<int64_t, Queue> unready;                        // sends by tag, in order: not offered yet
+    std::map<int64_t, Queue> unready;                        // sends by tag, in order, that are not offered yet
     std::map<uint64_t, std::unique_ptr<Operation>> offered;  // sends that wait for an answer
-    std::map<int64_t, std::deque<Offer>> offers;             // by tag, without a buffer yet
-    std::map<int64_t, Queue> receives;                       // by tag, without an offer yet
-    std::set<int64_t> unmatched;                             // tags that want a look at both
-    std::deque<Transfer> outgoing, incoming;                 // accepted, in order
-    uint64_t sent = 0, received = 0;                         // bytes of the front ones
-    std::deque<Transfer> unread;                             // sends whose last pieces are still in slots
-    std::shared_ptr<MessageSlots> slots_out, slots_in;       // null: not yet
-    Status left;                                             // the other rank has; ok: not
+    std::map<int64_t, std::deque<Offer>> offers;             // offers by tag, without a buffer yet
+    std::map<int64_t, Queue> receives;                       // receives by tag, without an offer yet
+    std::set<int64_t> unmatched;                             // tags whose offers and receives have to be compared
+    std::deque<Transfer> outgoing, incoming;                 // accepted messages, in order
+    uint64_t sent = 0, received = 0;  // bytes done of the first outgoing and the first incoming message
+    std::deque<Transfer> unread;      // sends whose last pieces the receiver has not read
+    std::shared_ptr<MessageSlots> slots_out, slots_in;  // null until needed
+    Status left;                                        // why the other rank has left; ok while it is there
   };
 
   Pair& PairWith(int rank);

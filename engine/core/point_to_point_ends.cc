@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of messages when a rank leaves or is lost, and of those that a device is at then.
+// What happens to messages when a rank leaves or is lost, also to those that a device is working on.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Whether the device is done, or will never be because it has come to its end.
+// Return true if the device is done, or never will be because the driver library was shut down.
 bool IsOver(const DeviceMark& mark) {
   try {
     return mark.IsDone();
@@ -19,7 +19,7 @@ bool IsOver(const DeviceMark& mark) {
 
 }  // namespace
 
-// The other end has not answered, or does not know of it.
+// Fail operations that the other rank has not answered or does not know.
 void PointToPoint::FailUnanswered(Pair& pair, const Status& status) {
   for (auto& [id, operation] : std::exchange(pair.offered, {})) Finish(std::move(operation), status);
   for (auto* queues : {&pair.unready, &pair.receives}) {
@@ -40,7 +40,7 @@ void PointToPoint::FailTransfers(std::deque<Transfer>* queue, const Status& stat
   FinishFailed(queue);
 }
 
-// What a device is at is finished when it is done: until then it reads or writes the tensor.
+// Finish failed operations in order. If a device still reads or writes the tensor, wait until it is done.
 bool PointToPoint::FinishFailed(std::deque<Transfer>* queue) {
   bool any = false;
   while (!queue->empty() && !queue->front().failed.ok()) {
@@ -56,8 +56,8 @@ bool PointToPoint::FinishFailed(std::deque<Transfer>* queue) {
   return any;
 }
 
-// What was accepted can still finish after a farewell, if all of it lies there. Slots went with their owner, and what
-// comes behind them.
+// Finish accepted messages after the other rank has left, as far as their data is in shared memory. Slots were freed by
+// their owner, so messages through them and the messages behind those have failed already.
 void PointToPoint::FinishAfterFarewell(Pair& pair) {
   StepIn(pair);
   StepOut(pair);
@@ -72,7 +72,7 @@ void PointToPoint::Fail(int rank, const Status& status) {
   for (auto& [other, pair] : pairs_) {
     if (rank >= 0 && rank != other) continue;
     FailUnanswered(pair, status);
-    if (rank >= 0) StepUnread(pair);  // it may have read all of it before it left
+    if (rank >= 0) StepUnread(pair);  // the other rank may have read everything before it left
     FailTransfers(&pair.unread, status, false);
     for (auto* queue : {&pair.outgoing, &pair.incoming}) FailTransfers(queue, status, rank >= 0);
     if (rank >= 0 && pair.in_memory) {

@@ -13,11 +13,11 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
-constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back, or in that place a device's
-// A lane between members that share a GPU carries next to nothing, and lies behind all else.
+constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow so that pieces do not get smaller
+constexpr int kLanesInMemory = 4;     // two flat ones and two inside a host, or a device's lane instead of the third
+// The lane between members that share a GPU carries little data and lies behind everything else in the region.
 constexpr size_t kSlotOnGpu = 2 * DeviceLink::kPageBytes;
-constexpr size_t kMoreAtOnce = 2;  // by this chunks grow between hosts and in large operations
+constexpr size_t kMoreAtOnce = 2;  // factor by which chunks grow between hosts and in large operations
 
 size_t SlotBytes(const Settings& settings, int members) {
   return kMoreAtOnce * std::max(LargestChunk(settings), static_cast<size_t>(members) * kLeastPiece);
@@ -30,7 +30,7 @@ size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
   return (Lane::BytesNeeded(options) + kPage - 1) / kPage * kPage;
 }
 
-// In a region.
+// Return the offset of the lane in a region.
 size_t PlaceOfLaneOnGpu(const Settings& settings, size_t slot_bytes) {
   return kLanesInMemory * LaneBytes(settings, slot_bytes) + (ExpressMemory::kBytes + kPage - 1) / kPage * kPage;
 }
@@ -68,7 +68,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   if (std::string_view(transport_) == "SHM") {
     arenas_ = reached_;
     device_lane_ = BuildLane(everybody, 2, regions, around);
-    lanes_.pop_back();  // it keeps its chunks, and uses no sockets
+    lanes_.pop_back();  // its chunk size is fixed and it uses no sockets
   }
   if (moves_by_host_ || sums_by_host_) BuildHierarchy(hosts, regions, around);
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
@@ -90,7 +90,7 @@ std::vector<int> ProcessSet::HostsOfMembers(const std::vector<int>& host_of_rank
 
 void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector<int64_t>& regions,
                                 const Surroundings& around) {
-  std::map<int, std::vector<int>> members_of;  // by host
+  std::map<int, std::vector<int>> members_of;  // members by host
   for (size_t j = 0; j < hosts.size(); ++j) members_of[hosts[j]].push_back(static_cast<int>(j));
   if (members_of.size() < 2 || members_of.size() == hosts.size()) return;
   const std::vector<int>& mine = members_of[hosts[me_]];
@@ -108,7 +108,8 @@ void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector
   inside_->back = BuildLane(mine, 3, regions, around);
   grid_.inside = inside_.get();
   if (position >= least) return;
-  std::vector<int> counterparts;  // by host number, in every position: the order of sums must not depend on the owner
+  // Ordered by host for every position, so that the order of sums does not depend on which member owns a share.
+  std::vector<int> counterparts;
   for (const auto& members : grid_.members) counterparts.push_back(members[position]);
   across_ = std::make_unique<Exchange>();
   across_->there = BuildLane(counterparts, 4, regions, around);
@@ -173,7 +174,7 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
     heads[i] = reinterpret_cast<LaneHead*>(neighbour->arena->at(static_cast<size_t>(regions[member]) + offset));
     shared = true;
   }
-  const bool remote = std::count(heads.begin(), heads.end(), nullptr) > 1;  // one of them is our own
+  const bool remote = std::count(heads.begin(), heads.end(), nullptr) > 1;  // our own head is one of them
   if (number == 0 && members.size() > 1) transport_ = !remote ? "SHM" : shared ? "SHM_TCP" : "TCP";
   if (shared) {
     heads[options.me] = reinterpret_cast<LaneHead*>(around.arena->at(static_cast<size_t>(region_) + offset));
@@ -183,7 +184,8 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
   return lane;
 }
 
-// A member that has its GPU alone needs no memory that others reach.
+// Return a lane between members that share a GPU, or null if they do not reach each other's memory. A single member
+// needs no shared memory.
 std::shared_ptr<Lane> ProcessSet::BuildLaneOnGpu(const std::vector<int>& members) const {
   LaneOptions options;
   options.members = static_cast<int>(members.size());
@@ -291,7 +293,7 @@ void ProcessSet::LeaveDeviceLater(std::chrono::steady_clock::time_point until) {
   std::shared_ptr<DeviceLink> link = meeting_->link();
   meeting_.reset();
   if (!link) return;
-  // Others may still read from here: the driver keeps memory that they have mapped until they let it go.
+  // Other members may still read this memory. The driver keeps mapped memory until they unmap it.
   devices_->worker().Put([link = std::move(link), regions = std::move(region_meeting_), until]() mutable {
     link->device().AwaitIdle(until);
     regions.reset();

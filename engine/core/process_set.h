@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of ranks that runs collectives of its own: who they are, and how their bytes travel. Used by the driver
-// alone.
+// A group of ranks that runs its own collectives: its members and the lanes between them. Only the thread that drives
+// the engine uses it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace hvd {
 
-// What a set needs of its surroundings to build its lanes.
+// What a process set needs from the engine to build its lanes.
 struct Surroundings {
   const Settings* settings;
   int rank;
@@ -35,8 +35,8 @@ struct Surroundings {
   Arena* arena;  // null: no shared memory
   Neighbours* neighbours;
   Connector* connector;
-  std::function<void()> changed;   // wakes the neighbours
-  ForeignJobs* foreign = nullptr;  // another library moves what it can; null: none
+  std::function<void()> changed;   // wakes the local peers
+  ForeignJobs* foreign = nullptr;  // external library that moves data where it can; null: none
   Devices* devices = nullptr;
   LaunchOrder* launches = nullptr;
 };
@@ -45,10 +45,10 @@ constexpr int kGlobalSet = 0;  // the set of all ranks
 
 class ProcessSet {
  public:
-  // Shared memory that each member reserves in its arena for a set of `members`.
+  // Return the bytes of shared memory that each member reserves in its arena for a set of `members`.
   static size_t RegionBytes(const Settings& settings, int members);
 
-  // regions[j]: offset of member j's region in its arena, -1 if it has none.
+  // regions[j] is the offset of member j's region in its arena, or -1 if it has none.
   ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
              const Surroundings& around);
 
@@ -56,86 +56,90 @@ class ProcessSet {
   uint32_t epoch() const { return epoch_; }
   control::SetTag tag() const { return {id_, epoch_}; }
   const std::vector<int>& ranks() const { return ranks_; }
-  int me() const { return me_; }  // member index
+  int me() const { return me_; }  // member index of this rank
   int IndexOf(int rank) const;
   int64_t region() const { return region_; }
   const Tree& tree() const { return tree_; }
   const Relays& relays() const { return relays_; }
   bool leads() const { return me_ == 0; }
-  const char* transport() const { return transport_; }  // "SHM", "TCP", "SHM_TCP", or "LOCAL" without any peer
+  const char* transport() const { return transport_; }  // "SHM", "TCP", "SHM_TCP", or "LOCAL" for a single member
 
-  // Whether every member reaches the memory of every other; then, their arenas.
+  // True if every member can access the memory of every other. Only then arenas() is not empty.
   bool all_in_memory() const { return !arenas_.empty(); }
   const std::vector<std::byte*>& arenas() const { return arenas_; }
-  // Where the arena of a member lies here; null if we do not reach it.
+  // Return the address of a member's arena in this process, or null if it is not mapped.
   std::byte* arena_of(int member) const { return reached_.empty() ? nullptr : reached_[static_cast<size_t>(member)]; }
-  // Outputs from this size on may be written by all members; the same number on all of them once they have agreed on
-  // anything. SIZE_MAX: none.
+  // Return the size from which outputs may be written by all members; SIZE_MAX: none may. After the first agreed
+  // operation the value is equal on all members.
   size_t single_copy_bytes() const;
-  // Whether a meeting of all members takes next to no time; likewise.
+  // Return true if each member has a core of its own and reaches all memory, so that a synchronization is fast. After
+  // the first agreed operation the answer is equal on all members.
   bool brisk() const;
   std::shared_ptr<Arena> own_arena() const { return own_arena_; }
-  // By member, null for those whose memory we do not reach; empty if those are all. See express_memory.h.
+  // Memory for the fast path, by member; null for members whose memory we do not reach, empty if we reach none. See
+  // express_memory.h.
   const std::vector<ExpressHead*>& express_heads() const { return express_heads_; }
-  // Few members, on whatever hosts: everybody has a way to everybody else, and the leader one of its own to each.
+  // True if the set has few members. All members are then connected to each other, and the leader to each directly.
   bool close_knit() const { return close_knit_; }
 
   ForeignJobs* foreign() const { return foreign_; }  // may be null
   Devices* devices() const { return devices_; }
-  // Where this member has tensors that the members know to lie on a device of theirs. `agreed`: by which number.
+  // Record the device of this member's tensors under the number `agreed` that all members use for it.
   void UseDevice(int agreed, Device* device) { device_of_[agreed] = device; }
-  // The device on which it takes part without tensors, since it has joined: the same, so that what members have met on
-  // serves it; if it never had any there, the one on which it said that it joins, or that it used last, or the one of
-  // that number. Throws DeviceError.
+  // Return the device on which a joined rank takes part without tensors. It is the device that it has used under this
+  // number, so that the negotiated setup still applies; else the device that it named when it joined, or used last, or
+  // the device of that number. Throws DeviceError.
   Device* DeviceWithout(int agreed);
   void JoinOn(int ordinal) { joined_on_ = ordinal; }
-  // How the members reach each other's memory on a device, from the first MeetOn on.
+  // Start the setup through which the members reach each other's memory on a device, unless it was started before.
   void MeetOn(Device* device, int agreed, size_t slot_bytes);
   bool MayMeetOn(int agreed) const { return !meeting_ || met_on_ == agreed; }
   DeviceMeeting* meeting() const { return meeting_.get(); }
-  // Regions there that have tensors of members, since all of them share one device.
+  // Start mapping memory regions that hold members' tensors, unless it was started before. All members must share one
+  // device.
   void MeetAboutRegions();
   RegionMeeting* regions() const { return region_meeting_.get(); }
-  // Whether NCCL serves them, likewise.
+  // Start the negotiation of whether NCCL serves the members, unless it was started before.
   void MeetOverNccl(Device* device, int agreed, const Settings& settings);
   bool IsNcclOn(int agreed) const { return nccl_ && nccl_->serves() && nccl_on_ == agreed; }
   NcclMeeting* nccl() const { return nccl_.get(); }
   LaunchOrder* launches() const { return launches_; }
-  // A member is lost: no stream waits for one any longer.
+  // Release all streams that wait for other members, because a member is lost.
   void LetGoOfDevice() const {
     if (meeting_ && meeting_->slots()) meeting_->slots()->LetGo();
     if (nccl_) nccl_->LetGo();
   }
-  Lane* device_lane() const { return device_lane_.get(); }  // if all members are in memory, else null
-  // After the set's last operation, with nobody driving the engine; or, later, on a thread for that. `whole`: no member
-  // is lost.
+  Lane* device_lane() const { return device_lane_.get(); }  // null unless all members are in shared memory
+  // Free memory on devices after the set's last operation, when no thread drives the engine; LeaveDeviceLater does so
+  // on a worker thread. `whole`: no member is lost.
   void LeaveDevice(bool whole, std::chrono::steady_clock::time_point until);
   void LeaveDeviceLater(std::chrono::steady_clock::time_point until);
   Exchange& flat() { return flat_; }
-  // Several members, each on a host of its own.
+  // True if the set has several members, each on a host of its own.
   bool apart() const { return flat_.there->apart(); }
   const HostLayout& host_layout() const { return host_layout_; }
-  // Null unless the set spans several hosts, one of them with more than one member, and settings allow it: for what
-  // moves bytes, and for what sums, where the order of additions follows from it. Over hosts with different numbers of
-  // members sums are taken in rank order, as allreduce takes them, unless settings insist.
+  // Grid of hosts for operations that move bytes, or that sum, where it determines the order of additions. Null unless
+  // the set spans several hosts, one of which has more than one member, and the settings allow it. If hosts have
+  // different numbers of members, sums are taken in rank order as in allreduce, unless the settings require the
+  // hierarchy.
   const HostGrid* grid_for_moves() const { return inside_ && moves_by_host_ ? &grid_ : nullptr; }
   const HostGrid* grid_for_sums() const {
     return inside_ && sums_by_host_ && (grid_.Even() || sums_unevenly_) ? &grid_ : nullptr;
   }
-  // Sums if there is the same number of members on every host; else null, all three.
+  // Lanes and members for hierarchical sums; null unless each host has the same number of members.
   Exchange* inside() { return members_by_host() ? inside_.get() : nullptr; }
   Exchange* across() { return members_by_host() ? across_.get() : nullptr; }
   const std::vector<std::vector<int>>* members_by_host() const {
     return inside_ && sums_by_host_ && grid_.Even() ? &grid_.members : nullptr;
   }
-  // From here on the lanes carry chunks of this size, or of what comes nearest to it. Only between two machines.
-  // `large`: an operation that no cache holds, so that fewer meetings gain more than smaller chunks.
+  // Set the chunk size of the lanes, as far as their slots allow. `large`: the operation exceeds all caches, so fewer
+  // synchronizations gain more than smaller chunks. Call only between two machines (collectives).
   void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
   void DropUnsent();
   void LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit);
-  // The first broken lane: {global rank, why} or {-1, ""}.
+  // Return {global rank, reason} of the first broken lane, or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();
 
@@ -154,16 +158,16 @@ class ProcessSet {
   int64_t region_;
   size_t slot_bytes_;
   const char* transport_ = "LOCAL";
-  std::vector<std::byte*> reached_;  // by member, null for those that are not; empty if none is
-  std::vector<std::byte*> arenas_;   // the same; empty if one is not reached
+  std::vector<std::byte*> reached_;  // arenas by member, null if not mapped; empty if none is
+  std::vector<std::byte*> arenas_;   // all arenas by member; empty if one is not mapped
   std::shared_ptr<Arena> own_arena_;
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;
   ForeignJobs* foreign_;
   Devices* devices_;
-  const Surroundings around_;  // for lanes that are made later
+  const Surroundings around_;  // for lanes that are built later
   const std::vector<int64_t> regions_;
-  std::map<int, Device*> device_of_;  // by the number that is agreed
+  std::map<int, Device*> device_of_;  // this member's devices by the number that all members use
   int joined_on_ = -1;
   int met_on_ = -1;
   std::unique_ptr<Lane> device_lane_;
@@ -171,7 +175,7 @@ class ProcessSet {
   std::shared_ptr<RegionMeeting> region_meeting_;
   LaunchOrder* launches_;
   std::unique_ptr<NcclMeeting> nccl_;
-  int nccl_on_ = -1;  // likewise
+  int nccl_on_ = -1;  // the agreed number of the device of `nccl_`
   HostLayout host_layout_;
   Tree tree_;
   Relays relays_;
@@ -179,7 +183,7 @@ class ProcessSet {
   bool moves_by_host_, sums_by_host_, sums_unevenly_;
   std::unique_ptr<Exchange> inside_, across_;
   HostGrid grid_;
-  std::vector<std::pair<Lane*, std::vector<int>>> lanes_;  // with the global rank of each lane member
+  std::vector<std::pair<Lane*, std::vector<int>>> lanes_;  // each lane with the global ranks of its members
 };
 
 }  // namespace hvd

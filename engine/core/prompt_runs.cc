@@ -14,7 +14,8 @@
 namespace hvd {
 namespace {
 
-// What an agreement would have told: the rows of all members, or, of an alltoall, those from and to this one.
+// Return the sizes that negotiation would have produced: the rows of all members, or for an alltoall the rows from and
+// to this member.
 std::vector<int64_t> SizesOf(const Request& request, size_t members, size_t me) {
   if (request.kind == OpKind::kAllgather) {
     return request.splits.empty() ? std::vector<int64_t>(members, request.shape.at(0)) : request.splits;
@@ -51,7 +52,7 @@ void PromptRuns::Add(std::unique_ptr<Operation> operation) {
   batch.operations.push_back(std::move(operation));
 }
 
-// Several may be on their way to the launcher, which keeps their order.
+// Several runs may wait in the launcher at once; it keeps their order.
 bool PromptRuns::Step() {
   bool moved = false;
   for (Run& run : runs_) {
@@ -80,10 +81,10 @@ void PromptRuns::Launch(Run* run) const {
   }
   ++services_.counters->device_batches;
   ++services_.counters->prompt_batches;
-  services_.traffic->data_is_known = false;  // NCCL moves them
+  services_.traffic->data_is_known = false;  // NCCL does not report its bytes
   Devices* const devices = set_.devices();
   Device* const device = devices->prompt_device();
-  // Given up as soon as they are launched, for others to follow, or with the launch itself if it never happens.
+  // The tickets are released after the launch, so that later launches follow, or with the launch if it never happens.
   auto tickets = std::make_shared<std::vector<LaunchTicket>>();
   for (auto& operation : batch.operations) tickets->push_back(std::move(operation->ticket));
   DeviceOrder order{devices->prompt_calls()->StreamOn(*device), ReadyOf(batch)};
@@ -97,7 +98,7 @@ void PromptRuns::Launch(Run* run) const {
 }
 
 void PromptRuns::Fail(const Status& status) {
-  for (Run& run : runs_) run.launches.reset();  // what has not begun lets the callers' tensors alone
+  for (Run& run : runs_) run.launches.reset();  // runs that were not launched stop using the callers' tensors
   for (Run& run : std::exchange(runs_, {})) {
     for (auto& operation : run.batch.operations) services_.completions->Finish(std::move(operation), status);
   }

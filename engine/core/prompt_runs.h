@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on GPUs that NCCL launches without agreement, because their callers vouch that all ranks call the same in
-// the same order, as groups of torch.distributed do (HVD_PROMPT). Among all that the process launches, their place is
-// that of their calls (devices/launch_gate). They go on a stream of the process, beside what their callers compute, and
+// Operations on GPUs that NCCL launches without negotiation (HVD_PROMPT), because their callers guarantee that all
+// ranks call the same operations in the same order, as process groups of torch.distributed do. They are launched in the
+// order of the calls in this process (devices/launch_gate), on a separate stream beside the callers' computation. They
 // are done when they are launched.
 #pragma once
 
@@ -17,23 +17,23 @@ namespace hvd {
 
 class PromptRuns {
  public:
-  // Both outlive it.
+  // Both arguments must outlive this object.
   PromptRuns(ProcessSet* set, const Services* services) : set_(*set), services_(*services) {}
   PromptRuns(const PromptRuns&) = delete;
   PromptRuns& operator=(const PromptRuns&) = delete;
 
-  // In the order of the calls. Those of one call are launched together.
+  // Queue an operation in the order of the calls. Operations of one call are launched together.
   void Add(std::unique_ptr<Operation> operation);
-  // Launches what may be, and finishes what is; true if anything moved. Throws DeviceError.
+  // Launch what may be launched and finish what is done. Return true if anything moved. Throws DeviceError.
   bool Step();
   bool busy() const { return !runs_.empty(); }
-  // Nothing more is launched, and everything fails.
+  // Fail all operations and launch nothing more.
   void Fail(const Status& status);
 
  private:
   struct Run {
     RunningBatch batch;
-    std::unique_ptr<NcclLaunches> launches;  // null: not yet
+    std::unique_ptr<NcclLaunches> launches;  // null until launched
   };
 
   void Launch(Run* run) const;

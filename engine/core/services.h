@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of one engine have in common.
+// Services that the parts of one engine share.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// So far, for Describe.
+// Numbers of events so far, for Describe.
 struct Counters {
   std::atomic<uint64_t> direct_batches{0};
   std::atomic<uint64_t> express_runs{0};

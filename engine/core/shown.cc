@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-// How the bytes of a batch travel. Direct exchange is what most jobs do, and is not spoken of.
+// Return how the bytes of a batch travel. Direct exchange is the normal case and is not named.
 const char* WayOf(const ProcessSet& set, HostAlgorithm algorithm) {
   const bool memory_too = std::string_view(set.transport()) == "SHM_TCP";
   switch (algorithm) {

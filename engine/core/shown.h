@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a set's life goes into the timeline.
+// Writes the events of a process set to the timeline.
 #pragma once
 
 #include "agreement/control.h"
@@ -11,11 +11,11 @@
 namespace hvd {
 
 void ShowReport(Timeline* timeline, const ProcessSet& set, const EntryCache& cache, const control::Report& report);
-// Its members have agreed on the batch, which waits for the lanes.
+// Show that the members have agreed on the batch, which now waits for the lanes.
 void ShowAgreed(Timeline* timeline, const ProcessSet& set, const RunningBatch& batch);
-// Its turn has come, and how it goes is known. Does nothing the second time.
+// Show that the batch runs and which way it takes, once that is known. A second call does nothing.
 void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batch);
-// What GPUs have done since.
+// Show the work that GPUs have finished since the last call.
 void ShowDeviceTimes(Timeline* timeline, Devices* devices);
 
 }  // namespace hvd

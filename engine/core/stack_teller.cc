@@ -17,7 +17,7 @@ struct StackTeller::Telling {
   uint64_t bytes = 0;
   char text[kMostBytes];
 
-  // A plain thread: an interpreter that ends may end it in the middle, which std::thread would not survive.
+  // Use a POSIX thread, because an interpreter that exits may end it at any point, which std::thread would not survive.
   static void* Run(void* argument) {
     std::unique_ptr<std::shared_ptr<Telling>> mine(static_cast<std::shared_ptr<Telling>*>(argument));
     Telling& telling = **mine;
@@ -30,12 +30,12 @@ struct StackTeller::Telling {
 
 void StackTeller::Ask(Clock::time_point now, uint64_t thread) {
   if (!can_tell() || asked_) return;
-  // Of a single thread only an answer to this very question counts; one to an earlier question is let go by.
+  // For a single thread, only the answer to this question counts; ignore the answer to an earlier one.
   if (tell_of_ && telling_ && !telling_->done.load(std::memory_order_acquire)) return;
   if (tell_of_) telling_.reset();
   asked_ = true;
   since_ = now;
-  if (telling_) return;  // an earlier one still waits for the program; its answer is as good
+  if (telling_) return;  // an earlier question is still open and its answer will do
   auto telling = std::make_shared<Telling>();
   telling->tell = tell_;
   telling->tell_of = tell_of_;

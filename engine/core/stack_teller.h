@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank's program is doing, told by whoever embeds the engine (Python). It is asked on a thread of its own:
-// the program may hold what the telling needs (Python's GIL) for ever, and the engine waits for nobody.
+// Asks the program that embeds the engine (Python) what it is doing. It asks on a separate thread, because the program
+// may hold what the answer needs (Python's GIL) indefinitely and the engine must not block.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace hvd {
 class StackTeller {
  public:
   using Clock = std::chrono::steady_clock;
-  using Tell = uint64_t (*)(void* context, char* text, uint64_t capacity);  // bytes written
+  using Tell = uint64_t (*)(void* context, char* text, uint64_t capacity);  // returns the bytes written
   using TellOf = uint64_t (*)(void* context, uint64_t thread, char* text, uint64_t capacity);
 
   static constexpr std::chrono::seconds kLimit{2};
@@ -26,10 +26,11 @@ class StackTeller {
   StackTeller(TellOf tell, void* context) : tell_of_(tell), context_(context) {}
 
   bool can_tell() const { return tell_ || tell_of_; }
-  // Begins to find out, if anybody can tell and nothing is under way. `thread`: what is asked about, by a TellOf.
+  // Start to ask, if there is a function to call and no question is open. `thread` is the thread in question, for a
+  // TellOf.
   void Ask(Clock::time_point now, uint64_t thread = 0);
   bool asked() const { return asked_; }
-  // Once after each question: the answer, or after the limit that there is none. Nothing while there may still be one.
+  // Return the answer once per question, or after kLimit a text that says that there was none; nothing until then.
   std::optional<std::string> Answer(Clock::time_point now);
 
  private:

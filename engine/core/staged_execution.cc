@@ -76,7 +76,7 @@ Machine::Step StagedMachine::Down() {
   return Step::kMoved;
 }
 
-// From here on the operations know only their copies: some machines ask for the output late.
+// Let the operations point to the copies from here on, because some machines read the output pointer late.
 void StagedMachine::PlaceOnHost() {
   auto input = staged_->inputs.all().begin();
   auto output = staged_->outputs.all().begin();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of tensors on a device through pinned memory of the host: copied down, run as if they had been there all the
-// time, and copied up. By copy engines alone, so that no turn on the device's processors is needed.
+// Runs batches of tensors on a device in pinned host memory: copies them down, runs the batch as for host tensors, and
+// copies the results up. Only copy engines are used, so the batch needs no turn on the GPU's processors.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@
 
 namespace hvd {
 
-// What makes the tensors of a batch ready. Those that were submitted together share one mark.
+// Return the events that mark the batch's tensors as ready. Tensors that were submitted together share one event.
 DeviceMarks ReadyOf(const RunningBatch& batch);
 
 class StagedMachine : public Machine {
  public:
-  // Every operation has its output, wherever that came from.
+  // Every operation must have its output already.
   StagedMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch);
   bool watches_device() const override { return !inner_; }
   Step Advance() override;
@@ -31,7 +31,7 @@ class StagedMachine : public Machine {
 
     BlockPool* pinned;
     Device* device = nullptr;
-    DeviceParts inputs, outputs;  // one after the other in the block; no outputs: they replace the inputs
+    DeviceParts inputs, outputs;  // in this order in the block; no outputs if results replace inputs
     BlockPool::Block block;
   };
 
@@ -45,12 +45,12 @@ class StagedMachine : public Machine {
   const Settings& settings_;
   Device* device_;
   RunningBatch& batch_;
-  const bool replaces_;  // a result lies where its input lay
+  const bool replaces_;  // true if results replace their inputs
   DeviceMarks ready_;
   std::shared_ptr<Staged> staged_;
-  std::shared_ptr<DeviceWorker::Job> job_;  // where no pinned memory is at hand
-  std::shared_ptr<DeviceMark> arrived_;     // on the host
-  std::vector<std::byte> zeros_;            // what the inner machine contributes for tensors that are not here
+  std::shared_ptr<DeviceWorker::Job> job_;  // set if pinned memory has to be allocated first
+  std::shared_ptr<DeviceMark> arrived_;     // event after which the inputs are on the host
+  std::vector<std::byte> zeros_;            // contribution of the inner machine for missing tensors
   std::unique_ptr<Machine> inner_;
 };
 

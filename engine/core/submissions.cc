@@ -6,13 +6,14 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kUnused = size_t{1} << 14;  // some 8 MB
+constexpr size_t kUnused = size_t{1} << 14;  // about 8 MB
 
 bool Contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// `prompt`: they are followed by what comes from each member, which nobody else will tell.
+// Check an alltoall's splits. `prompt`: they are followed by the rows from each member, because there is no
+// negotiation.
 Status CheckSplits(const Request& request, size_t members, bool prompt) {
   if (request.splits.size() != (prompt ? 2 * members : members)) {
     return Status::Invalid("alltoall '" + request.name + "': splits has " + std::to_string(request.splits.size()) +
@@ -70,7 +71,7 @@ Status Submissions::Add(Batch operations, int rank) {
     while (i-- > 0) sets_[operations[i]->process_set].in_flight.erase(operations[i]->request.name);
     return status;
   }
-  // What is awaited is not gathered, so its age does not matter.
+  // The caller of an awaited operation takes it at once, so only the age of the others matters for gathering.
   if (queue_.empty() && !operations.front()->awaited) {
     oldest_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }
@@ -87,7 +88,7 @@ Status Submissions::Add(Batch operations, int rank) {
   return Status::Ok();
 }
 
-// False: it is there already.
+// Return false if the name is in flight already.
 bool Submissions::EnterName(std::string_view name, Names* in_flight) {
   if (spare_.empty()) return in_flight->insert(name).second;
   spare_.back().value() = name;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where callers' threads hand work to the driver: the queue, and the checks that can be made on the spot.
+// Queue through which callers' threads hand operations to the driving thread, with the checks that can be made at once.
 #pragma once
 
 #include <atomic>
@@ -22,33 +22,34 @@ class Submissions {
   using Clock = std::chrono::steady_clock;
   using Batch = std::vector<std::unique_ptr<Operation>>;
 
-  // Operations on devices take tickets there; before the first.
+  // Set the launch orders from which operations on devices take tickets. Call before the first operation.
   void TakeTicketsOf(CallOrder* calls, CallOrder* prompt_calls) {
     calls_ = calls;
     prompt_calls_ = prompt_calls;
   }
-  // To be filled in; those that are finished are used again.
+  // Return operations for the caller to fill in; finished ones are reused.
   Batch NewOperations(size_t count);
-  // Queues the operations of one handle, all or none. kInvalid: unknown set, not a member, bad root, name in flight.
+  // Queue the operations of one handle, all or none. kInvalid: unknown process set, not a member, bad root, or a name
+  // in flight.
   Status Add(Batch operations, int rank);
   void TakeAll(Batch* operations);
   void Finished(std::unique_ptr<Operation> operation);
 
   void Register(int process_set, std::vector<int> ranks);
   void Unregister(int process_set);
-  // From now on every Add is refused with `why`.
+  // Refuse every later Add with `why`.
   void Close(Status why);
-  Status closed();  // why, or ok
+  Status closed();  // the reason given to Close, or ok
 
   bool empty() const { return bytes_or_count_.load(std::memory_order_seq_cst) == 0; }
   size_t bytes() const { return bytes_or_count_.load(std::memory_order_relaxed); }
-  // How many operations were handed over so far, and how many of them are over. Any thread may ask.
+  // Number of operations that were queued so far, and number of those that are over. Any thread may call these.
   uint64_t added() const { return added_.load(std::memory_order_relaxed); }
   uint64_t finished() const { return finished_.load(std::memory_order_relaxed); }
   Clock::time_point oldest() const { return Clock::time_point(Clock::duration(oldest_.load())); }
 
  private:
-  using Names = std::unordered_set<std::string_view>;  // that lie in the operations themselves
+  using Names = std::unordered_set<std::string_view>;  // these point into the operations
   struct Set {
     std::vector<int> ranks;
     Names in_flight;
@@ -59,11 +60,11 @@ class Submissions {
   CallOrder *calls_ = nullptr, *prompt_calls_ = nullptr;
   std::mutex mutex_;
   std::unordered_map<int, Set> sets_;
-  std::vector<Names::node_type> spare_;  // of names that have left: the same come again and again
-  Batch unused_;                         // operations that are over: the next step has as many
+  std::vector<Names::node_type> spare_;  // nodes of removed names, to be used again
+  Batch unused_;                         // finished operations, to be used again
   Batch queue_;
   Status closed_;
-  std::atomic<size_t> bytes_or_count_{0};  // bytes queued plus one for each operation: 0 exactly when empty
+  std::atomic<size_t> bytes_or_count_{0};  // bytes queued plus one for each operation: 0 exactly if empty
   std::atomic<Clock::rep> oldest_{0};
   std::atomic<uint64_t> added_{0}, finished_{0};  // written under the mutex
 };

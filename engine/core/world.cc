@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Worlds alive in this process, for the child of a fork. Leaked on purpose: it must outlive static destructors.
+// Worlds alive in this process, for children of a fork. Leaked on purpose, because it must outlive static destructors.
 struct Registry {
   std::mutex mutex;
   std::set<World*> worlds;
@@ -31,12 +31,13 @@ Registry& AllWorlds() {
 }
 
 constexpr auto kFarewell = std::chrono::seconds(1);
-// What was launched is done when all ranks have come to it. Of ranks that were lost nothing comes.
+// Launched work finishes when all ranks have launched it. Lost ranks never do, so the wait is limited.
 constexpr auto kLongestDrain = std::chrono::seconds(60);
 constexpr auto kLeaveDevices = std::chrono::seconds(2);
 constexpr uint64_t kCrowded = 64;
 
-// Spinning helps only while every rank has a core of its own. Hosts may be containers of one machine, with its cores.
+// Return true if some ranks share a core, because spinning helps only if each rank has its own. Hosts may be containers
+// of one machine and share its cores.
 bool SharesCores(const Identity& me, const std::vector<Peer>& peers) {
   const std::string& machine = peers[me.rank].machine;
   int on_host = 0, on_machine = 0;
@@ -47,7 +48,8 @@ bool SharesCores(const Identity& me, const std::vector<Peer>& peers) {
   cpu_set_t set;
   const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   const int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  // A rank that is bound to a single core was given it; how many there are for all is then the machine's number.
+  // If this rank is bound to a single core, that core is its own, and the machine's number of cores counts for all
+  // ranks.
   return allowed == 1 || allowed >= cores ? on_machine > cores : on_host > allowed;
 }
 
@@ -132,7 +134,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (static_cast<int>(peers.size()) != identity_.size) return Status::Invalid("one peer for each rank is needed");
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
-  // Without shared memory everything still works, through sockets; the caller learns of it from Describe.
+  // Without shared memory everything works through sockets; Describe and a warning show this to the user.
   const Status no_arena = CreateArena(peers);
   std::map<std::string, int> host_numbers;
   std::vector<int> host_of_rank;
@@ -166,7 +168,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   return Status::Ok();
 }
 
-// Ranks that have come further, or wait elsewhere, hear who was lost before they find that we have left.
+// End a world that could not be connected. Report the lost rank to the ranks that are connected before we leave.
 Status World::FailToConnect(const Status& why) {
   if (why.lost_rank >= 0) {
     engine_->Abort(why.lost_rank, why.text);
@@ -187,20 +189,21 @@ void World::SayFarewell(bool at_once) {
   }
 }
 
-// Members choose the same way for a collective because they all look at what all of them have told.
+// Publish what this rank can do in its arena. All members read the values of all members, so that they choose the same
+// algorithm for a collective.
 void World::TellWhatIsPossible() {
   const std::vector<Neighbour>& others = neighbours_->all();
   const auto reached = [](const Neighbour& neighbour) { return neighbour.arena != nullptr; };
   if (!arena_ || !std::all_of(others.begin(), others.end(), reached)) return;
   auto* head = reinterpret_cast<ArenaHead*>(arena_->at(0));
   head->brisk.store(settings_.spin_us > 0);
-  // Where ranks share cores a meeting is a change of processes: there must be more to gain.
-  const uint64_t least = std::min<uint64_t>(settings_.single_copy_bytes, Arena::kExtent) *  // no larger output is there
+  // Where ranks share cores, a synchronization needs a context switch, so the gain must be larger.
+  const uint64_t least = std::min<uint64_t>(settings_.single_copy_bytes, Arena::kExtent) *  // outputs are never larger
                          (settings_.spin_us > 0 ? 1 : kCrowded);
   if (least > 0) head->single_copy_bytes.store(least);
 }
 
-// Once for each host, by its first rank.
+// Warn once per host, on its first rank, about ranks without shared memory.
 void World::WarnOfSockets(const Status& no_arena) const {
   int without = 0;
   for (const Neighbour& neighbour : neighbours_->all()) {
@@ -233,12 +236,12 @@ bool World::Fail(const std::string& why) {
   return End(why);
 }
 
-// `failure`: of this rank's program, for which the world ends; empty: it leaves in peace. True if this call has ended
-// the world, and nothing else had before.
+// End the world. `failure`: error of this rank's program; empty: this rank leaves normally. Return true if this call
+// has ended the world because of `failure`.
 bool World::End(const std::string& failure) {
   if (stage_ == Stage::kForked) {
-    // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
-    // something else may lie by now: leave everything as it is.
+    // Leave everything as it is: threads do not survive a fork, threads of the parent may hold the locks, and other
+    // memory may be mapped where the arenas were.
     [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release(),
                                      devices_.release()};
     return false;
@@ -247,7 +250,8 @@ bool World::End(const std::string& failure) {
   std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
-    // Whoever hears that we leave may take its memory away. What devices will not do any more is ended first.
+    // A peer that receives our leave notice may free its memory, so wait for the devices first. Work that they have not
+    // finished is aborted in Stop, before the second Drain.
     const bool done = at_once_ || AwaitDevices(Clock::now() + LongestDrain());
     const bool at_once = at_once_ || !done;
     const auto until = Clock::now() + kLeaveDevices;
@@ -287,13 +291,14 @@ bool World::Leave(int timeout_ms) {
   return true;
 }
 
-// Where each rank launches what it calls, others may come to it as late as the time limit allows, or never.
+// Return how long to wait for devices. Without negotiation, other ranks may launch an operation as late as the stall
+// limit allows, or never.
 std::chrono::milliseconds World::LongestDrain() const {
   const std::chrono::milliseconds limit(settings_.stall_shutdown_ms);
   return devices_->prompt_device() && limit.count() > 0 ? limit : kLongestDrain;
 }
 
-// Whether they are done in time with all that was launched, or will never be.
+// Return true if the devices are done in time, or will never be because the world has ended or must end at once.
 bool World::AwaitDevices(Clock::time_point until) {
   while (submissions_.closed().ok() && !at_once_) {
     if (devices_->AwaitIdle(std::min(until, Clock::now() + std::chrono::milliseconds(50)))) return true;
@@ -326,7 +331,8 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
     *status = Status::Invalid("only what NCCL serves, with an output, can be launched without agreement");
     return 0;
   }
-  // When all ranks have asked for it, each takes memory away that streams of others may be waiting on.
+  // Wait for the devices, because each rank frees memory once all ranks have asked for the removal, and streams of
+  // other ranks may still wait on that memory.
   if (operations[0]->request.kind == OpKind::kRemoveProcessSet) AwaitDevices(Clock::now() + LongestDrain());
   callers_.OnSubmit(on_done != nullptr);
   std::shared_ptr<Handle> handle = handles_.Create(operations.size());
@@ -390,7 +396,8 @@ Code World::Wait(int64_t id, int timeout_ms, Status* status) {
 
 std::unique_ptr<Buffer> World::Allocate(size_t bytes, Status* status) {
   *status = Usable();
-  // A peer that has not heard of the end may still write where a tensor was: no new one comes to lie there.
+  // A peer that does not know yet that the world has ended may still write to earlier tensors, so no new tensor may use
+  // their memory.
   if (status->ok()) *status = submissions_.closed();
   if (!status->ok()) return nullptr;
   std::unique_ptr<Buffer> buffer = Buffer::Allocate(arena_, bytes);
@@ -425,7 +432,7 @@ Status World::StopTimeline() {
   return status;
 }
 
-// With what devices still do.
+// Stop the timeline after adding the work that devices are still doing.
 void World::EndTimeline(Clock::time_point until) {
   devices_->times().set_on(false);
   ShowDeviceTimes(timeline_.get(), devices_.get());
@@ -437,12 +444,12 @@ void World::EndTimeline(Clock::time_point until) {
 }
 
 void World::InForkedChild() {
-  // Only this thread exists here; a lock that another held would never open, so none is taken.
+  // Only this thread exists here. A lock that another thread held is never released, so take none.
   for (World* world : AllWorlds().worlds) world->AbandonAfterFork();
   CallOrder::StartAfresh();
 }
 
-// A child that outlives us must not keep peers' connections open.
+// Close all descriptors, because a child that outlives its parent must not keep the peers' connections open.
 void World::AbandonAfterFork() {
   if (stage_ == Stage::kClosed) return;
   stage_ = Stage::kForked;

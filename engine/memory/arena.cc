@@ -16,12 +16,12 @@ namespace {
 
 constexpr size_t kPage = 4096;
 #ifndef MADV_POPULATE_WRITE
-constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14; older ones refuse it
+constexpr int MADV_POPULATE_WRITE = 23;  // since Linux 5.14; older versions refuse it
 #endif
 
 std::string Reason(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
 
-// memfd first; where it is refused (seccomp), a file that is unlinked before anybody else could see it.
+// Return a descriptor of memory: a memfd, or, where seccomp forbids that, a file that is unlinked immediately.
 int OpenMemory() {
   int fd = memfd_create("khorovod", MFD_CLOEXEC);
   if (fd >= 0) return fd;
@@ -74,7 +74,8 @@ Arena::~Arena() {
   CloseDescriptor();
 }
 
-// Most of the mapping does not exist there (MADV_DONTFORK), and something else may lie in its place.
+// Return true in a forked child. Most of the mapping does not exist there (MADV_DONTFORK), and its addresses may be
+// reused.
 bool Arena::InForkedChild() const { return getpid() != process_; }
 
 void Arena::CloseDescriptor() {
@@ -101,7 +102,7 @@ int64_t Arena::Reserve(size_t bytes, Status* status, Use use) {
     *status = Status::Failed("the shared-memory arena is full: use fewer process sets or smaller HOROVOD_CHUNK_BYTES");
     return -1;
   }
-  // posix_fallocate reports a full /dev/shm or cgroup here, where we can still fall back, not as SIGBUS later.
+  // posix_fallocate reports a full /dev/shm or cgroup here, where a fallback is possible, instead of a SIGBUS later.
   int error;
   do {
     error = posix_fallocate(fd_, static_cast<off_t>(candidate), static_cast<off_t>(bytes));
@@ -125,8 +126,8 @@ void Arena::Free(int64_t offset) {
   if (found == used_.end()) return;
   const auto [begin, region] = *found;
   used_.erase(found);
-  if (region.use == Use::kEngine) return;  // a peer may be about to look at it for the last time
-  // Tensors are large: their pages go back to the system, where it takes them.
+  if (region.use == Use::kEngine) return;  // a peer may be about to read it for the last time
+  // Return the pages of tensors to the system if it accepts them, because tensors are large.
   [[maybe_unused]] int taken = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                                          static_cast<off_t>(region.bytes));
   madvise(base_ + begin, region.bytes, MADV_DONTFORK);
@@ -142,8 +143,8 @@ bool Arena::MakePrivate(size_t offset, size_t bytes) {
     return false;
   }
   region->second.is_private = true;
-  // The same pages, which the kernel copies when they are written to. Unlike a copy that we would make and put in their
-  // place, this loses nothing that another thread writes in the meantime.
+  // Write to each page, so that the kernel copies it. Unlike a copy that we make ourselves, this cannot lose what
+  // another thread writes meanwhile.
   for (size_t at = offset; at < offset + bytes; at += kPage) {
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + at), 0, __ATOMIC_RELAXED);
   }
@@ -157,7 +158,7 @@ bool Arena::MakeShared(size_t offset, size_t bytes) {
   const int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
   if (fd_ < 0 ||
       mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
-    madvise(base_ + offset, bytes, MADV_DONTNEED);  // the mapping may live on for long
+    madvise(base_ + offset, bytes, MADV_DONTNEED);  // frees the pages now, because the mapping may last for long
     return false;
   }
   madvise(base_ + offset, bytes, MADV_DONTFORK);
@@ -167,7 +168,7 @@ bool Arena::MakeShared(size_t offset, size_t bytes) {
 
 bool Arena::CopyInChild(void* address, size_t bytes) {
   void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return false;  // a child that sees what its parent does with it is better than one that dies
+  if (copy == MAP_FAILED) return false;  // the child then sees the parent's changes, which is better than a crash
   std::memcpy(copy, address, bytes);
   return mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED;
 }
@@ -181,7 +182,7 @@ int64_t Arena::OffsetOf(const void* address, size_t bytes) const {
 int64_t Arena::PlaceOf(const void* address, size_t bytes, Pin* pin) {
   const int64_t offset = OffsetOf(address, bytes);
   if (offset < 0) return -1;
-  Pin before = std::move(*pin);  // to go when the lock is gone
+  Pin before = std::move(*pin);  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
   auto region = used_.upper_bound(static_cast<size_t>(offset));
   if (region == used_.begin()) return -1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's piece of shared memory: one descriptor that local peers map, grown and handed out in regions by its owner.
-// Peers map its greatest extent once; pages beyond the present end are never touched before the owner has announced
-// them, and every page is allocated before use, so that nobody meets SIGBUS later.
+// A rank's shared memory: one descriptor that local peers map, which its owner extends and hands out in regions. Peers
+// map its maximum size once. They touch pages beyond the current end only after the owner has announced them, and every
+// page is allocated before use, so that no process gets SIGBUS.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,14 @@ namespace hvd {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // Address space that each rank's arena takes in its peers. ThreadSanitizer leaves little.
+  // Address space for each arena in its owner and peers. ThreadSanitizer leaves little room.
 #ifndef HVD_ARENA_EXTENT_BITS
 #define HVD_ARENA_EXTENT_BITS 34
 #endif
   static constexpr size_t kExtent = size_t{1} << HVD_ARENA_EXTENT_BITS;
 
   static std::unique_ptr<Arena> Create(Status* status);
-  // Maps a peer's arena; takes ownership of `fd`.
+  // Map a peer's arena. Takes ownership of `fd`.
   static std::unique_ptr<Arena> Map(int fd, Status* status);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -34,24 +34,24 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* at(size_t offset) const { return base_ + offset; }
   int fd() const { return fd_; }
 
-  // Owner only, from any thread. Returns the offset of a zeroed, fully allocated, page-aligned region, or -1 and a
-  // status. A forked child sees regions for tensors, and outputs that were made private.
+  // Reserve a zeroed, fully allocated, page-aligned region, and return its offset or -1 and a status. Only the owner
+  // calls it, from any thread. A forked child sees the regions of kTensor, and those of kOutput that were made private.
   enum class Use { kEngine, kTensor, kOutput };
   int64_t Reserve(size_t bytes, Status* status, Use use = Use::kEngine);
   void Free(int64_t offset);
-  // Where [address, address + bytes) lies in here, or -1.
+  // Return the offset of [address, address + bytes) in this arena, or -1 if it is outside.
   int64_t OffsetOf(const void* address, size_t bytes) const;
-  // The same for memory that peers are about to write to: -1 also if it is private. Its region stays shared while the
-  // pin lives.
+  // Return the offset of memory that peers are about to write to, or -1 if it is outside or private. The region stays
+  // shared while the pin exists.
   class Pin;
   int64_t PlaceOf(const void* address, size_t bytes, Pin* pin);
-  // From here on what is written to a region stays in this process; not while it is pinned. MakeShared undoes it,
-  // without the contents; where it cannot, the region must not be freed for another use.
+  // MakePrivate keeps later writes to a region in this process; it fails while the region is pinned. MakeShared undoes
+  // this without keeping the contents; if it fails, the region must not be freed for reuse.
   bool MakePrivate(size_t offset, size_t bytes);
   bool MakeShared(size_t offset, size_t bytes);
-  // In a forked child: a copy takes the place of memory that MakePrivate has refused.
+  // Replace memory in a forked child by a copy. Used where MakePrivate failed.
   static bool CopyInChild(void* address, size_t bytes);
-  // Nothing can be reserved any more; what was reserved lives on.
+  // Prevent further reservations. Existing regions stay valid.
   void CloseDescriptor();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   bool InForkedChild() const;
@@ -62,7 +62,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int fd_;
   std::atomic<bool> closed_{false};
   std::byte* base_;
-  int process_;  // that made this mapping
+  int process_;  // process that created this mapping
   struct Region {
     size_t bytes;
     Use use;
@@ -71,7 +71,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   void Unpin(size_t region);
   std::mutex mutex_;               // guards used_ and fd_; never taken in a forked child
-  std::map<size_t, Region> used_;  // by offset
+  std::map<size_t, Region> used_;  // regions by offset
 };
 
 class Arena::Pin {

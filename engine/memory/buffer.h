@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for tensors that the engine owns: in this rank's arena, where local peers reach it and collectives need no
-// staging, or ordinary memory where there is none to share. It outlives its world: the mapping stays until its last
-// buffer is gone.
+// staging, or ordinary memory if there is no shared memory. It may outlive its world: the arena stays mapped until its
+// last buffer is freed.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Buffer {
  public:
   static constexpr size_t kAlignment = 4096;
 
-  // `arena` may be null. Returns null if there is no memory at all.
+  // Allocate a buffer. `arena` may be null. Return null if there is no memory at all.
   static std::unique_ptr<Buffer> Allocate(std::shared_ptr<Arena> arena, size_t bytes) {
     bytes = bytes ? bytes : 1;
     Status no_room;

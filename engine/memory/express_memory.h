@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What express parts need of shared memory, for one process set: buffers in which a member shows its bytes to the
-// others, and a count of what it has written into their outputs. Parts that name a place are numbered by their sender;
-// with every part members tell each other which numbers they no longer need, so that buffers come free without
-// messages of their own.
+// Shared memory for the fast path of one process set: buffers in which a member shows its bytes to the others, and a
+// counter of the parts that it has written into their outputs. Parts in shared memory are numbered by their sender.
+// With every part, members tell each other which numbers they no longer need, so that buffers are freed without extra
+// messages.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace hvd {
 
 struct ExpressHead {
-  alignas(64) std::atomic<uint64_t> delivered;  // the owner's last part whose bytes are in all outputs
+  alignas(64) std::atomic<uint64_t> delivered;  // number of the owner's last part that is written to all outputs
   alignas(64) std::byte buffers[1];
 };
 
@@ -24,12 +24,12 @@ class ExpressMemory {
   static constexpr size_t kBuffers = 2;
   static constexpr size_t kBytes = 4096 + kBuffers * kBufferBytes;  // in each member's arena
 
-  // heads[j]: where member j's lies here; null: it shares no memory with us, and is sent its bytes.
+  // heads[j] is the address of member j's memory; null: it shares no memory with us, and bytes are sent to it.
   ExpressMemory(std::vector<ExpressHead*> heads, size_t me)
       : heads_(std::move(heads)), me_(me), acknowledged_(heads_.size(), 0), theirs_(heads_.size()) {}
 
-  // The buffer for our next part; nullptr while somebody may still read what it holds. We too: others may have all
-  // parts of a round, and be done with ours, while we still lack one of theirs.
+  // Return the buffer for our next part, or nullptr while a member may still read it. This rank counts too: others may
+  // have all parts of a round and be done with ours while we still lack one of theirs.
   std::byte* FreeBuffer() const {
     const uint64_t next = number_ + 1;
     for (size_t j = 0; j < heads_.size(); ++j) {
@@ -38,7 +38,8 @@ class ExpressMemory {
     }
     return heads_[me_]->buffers + next % kBuffers * kBufferBytes;
   }
-  // The number of our next part, whose bytes lie in its buffer if it needs one. Gone(me, number) must follow.
+  // Return the number of our next part. `in_buffer`: its bytes are in the buffer that FreeBuffer returned. The caller
+  // must call Gone(me, number) later.
   uint64_t NextNumber(bool in_buffer) {
     Came(me_, ++number_);
     if (in_buffer) holds_[number_ % kBuffers] = number_;
@@ -46,7 +47,7 @@ class ExpressMemory {
   }
   void Acknowledged(size_t member, uint64_t number) { acknowledged_[member] = std::max(acknowledged_[member], number); }
 
-  // A part came, or our own is on its way; it is no longer looked at.
+  // Note that a part has arrived or that our own is being sent (Came), or that it is no longer needed (Gone).
   void Came(size_t member, uint64_t number) {
     theirs_[member].last = std::max(theirs_[member].last, number);
     theirs_[member].in_use.push_back(number);
@@ -55,7 +56,7 @@ class ExpressMemory {
     std::vector<uint64_t>& in_use = theirs_[member].in_use;
     in_use.erase(std::remove(in_use.begin(), in_use.end(), number), in_use.end());
   }
-  // What to tell it: none of its parts up to this number is looked at any more.
+  // Return the number to report to a member: none of its parts up to this number is needed any more.
   uint64_t GoneUpTo(size_t member) const {
     const Theirs& theirs = theirs_[member];
     if (theirs.in_use.empty()) return theirs.last;
@@ -76,8 +77,8 @@ class ExpressMemory {
   std::vector<ExpressHead*> heads_;
   size_t me_;
   uint64_t number_ = 0;
-  uint64_t holds_[kBuffers] = {};       // the number of the part in each buffer
-  std::vector<uint64_t> acknowledged_;  // by member
+  uint64_t holds_[kBuffers] = {};       // number of the part in each buffer
+  std::vector<uint64_t> acknowledged_;  // acknowledged numbers by member
   std::vector<Theirs> theirs_;
 };
 

@@ -19,11 +19,11 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kWorthKeeping = size_t{16} << 10;  // below, malloc reuses memory well enough
+constexpr size_t kWorthKeeping = size_t{16} << 10;  // for smaller outputs, malloc reuses memory well enough
 constexpr size_t kKeptBuffers = 16;
-constexpr size_t kMostShared = size_t{2} << 30;  // the arena has other uses
+constexpr size_t kMostShared = size_t{2} << 30;  // leaves room in the arena for other uses
 
-// Enough for the outputs of most steps, little for the machine.
+// Return the limit for kept memory: enough for the outputs of most steps, but a small share of the machine's memory.
 size_t MostKeptBytes() {
   static const size_t most =
       std::clamp(static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 32,
@@ -31,9 +31,9 @@ size_t MostKeptBytes() {
   return most;
 }
 
-struct Header {  // in the line before the data of ordinary memory
+struct Header {  // stored in the cache line before the data of ordinary memory
   size_t capacity;
-  void* memory;  // as it came from malloc
+  void* memory;  // pointer to pass to free()
 };
 static_assert(sizeof(Header) <= kLine);
 
@@ -44,12 +44,12 @@ struct Block {
   size_t capacity = 0;
   std::shared_ptr<Arena> arena;  // null: ordinary memory
   bool handed_over = false;
-  bool is_private = false;  // since a fork
+  bool is_private = false;  // made private before a fork or before the arena closed
 
   size_t offset() const { return static_cast<size_t>(arena->OffsetOf(data, capacity)); }
 };
 
-// Fresh memory costs a fault a page: large outputs ask for large pages.
+// Allocate a large output in huge pages, because new memory costs one page fault per page.
 Header* AllocateLarge(size_t bytes) {
   const size_t whole = ((kLine + bytes) / kPageBytes + 1) * kPageBytes;
   void* memory = nullptr;
@@ -58,7 +58,8 @@ Header* AllocateLarge(size_t bytes) {
   return new (memory) Header{whole - kLine, memory};
 }
 
-// Aligned by hand: malloc has small pieces at hand, aligned_alloc looks for one each time.
+// Allocate a small output and align it by hand: malloc keeps small pieces ready, aligned_alloc searches for one each
+// time.
 Header* AllocateSmall(size_t bytes) {
   const size_t capacity = (bytes / kLine + 1) * kLine;
   void* memory = std::malloc(capacity + 2 * kLine);
@@ -87,7 +88,7 @@ class Pool {
  public:
   Pool();
 
-  // One that fits and is not much larger than it must be: in the arena, else ordinary memory.
+  // Return a kept block that fits and is not much larger than needed, from the arena if possible.
   Block Take(size_t bytes, const Arena* arena) {
     std::lock_guard<std::mutex> lock(mutex_);
     Block block = TakeFrom(arena, bytes);
@@ -96,7 +97,7 @@ class Pool {
     return block;
   }
 
-  // Null where there is no room.
+  // Allocate a shared block, or return null if there is no room.
   void* AllocateShared(const std::shared_ptr<Arena>& arena, size_t bytes) {
     bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     {
@@ -138,7 +139,7 @@ class Pool {
     return !found->second.is_private && !found->second.arena->closed();
   }
 
-  // Removes a shared output from those in use; without data if it is not one.
+  // Remove a shared output from those in use and return it; return a block without data if it is not shared.
   Block Return(void* data) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = in_use_.find(data);
@@ -182,14 +183,14 @@ class Pool {
     for (const Block& one : given_up) GiveBack(one);
   }
 
-  // A child must find in its outputs what was there when it was forked, whatever we and our peers do with the memory:
-  // outputs stop being shared before it comes.
+  // Make outputs private before a fork, because the child must find in them what they held at the fork, whatever this
+  // process and its peers do with the memory later.
   void BeforeFork() {
     mutex_.lock();
     MakePrivate(nullptr);
   }
   void AfterFork() { mutex_.unlock(); }
-  // What could not stop being shared because peers were writing to it does so now.
+  // Copy outputs that could not be made private before the fork because peers were writing to them.
   void InChild() {
     for (auto& [data, block] : in_use_) {
       if (block.handed_over && !block.is_private) block.is_private = block.arena->CopyInChild(data, block.capacity);
@@ -197,14 +198,14 @@ class Pool {
     mutex_.unlock();
   }
 
-  // Later the arena cannot do it any more.
+  // Make outputs private now, because the arena cannot do it after it has closed.
   void BeforeClosing(const Arena* arena) {
     std::lock_guard<std::mutex> lock(mutex_);
     MakePrivate(arena);
   }
 
  private:
-  // Of one arena, or of all.
+  // Make the outputs of one arena private, or, for null, those of all arenas.
   void MakePrivate(const Arena* arena) {
     for (auto& [data, block] : in_use_) {
       const bool meant = block.handed_over && !block.is_private && (!arena || block.arena.get() == arena);
@@ -233,11 +234,11 @@ class Pool {
   std::mutex mutex_;
   std::vector<Block> kept_;
   size_t kept_bytes_ = 0;
-  std::map<void*, Block> in_use_;  // those in arenas
-  size_t shared_bytes_ = 0;        // in arenas, in use or kept
+  std::map<void*, Block> in_use_;  // outputs in arenas
+  size_t shared_bytes_ = 0;        // bytes in arenas, in use or kept
 };
 
-// Never destroyed: outputs may be freed while the process ends.
+// Return the pool. It is never destroyed, because outputs may be freed while the process exits.
 Pool& ThePool() {
   static Pool* pool = new Pool;
   return *pool;
@@ -256,7 +257,7 @@ void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
   const Block block = ThePool().Take(bytes, arena.get());
   if (!block.data) return AllocateOrdinary(bytes);
   if (!arena || block.arena) return block.data;
-  // Such an output was here before and is wanted again: worth the price of shared pages, which is paid once.
+  // An output of this size was needed before and is needed again, so shared pages pay; their cost arises only once.
   void* shared = ThePool().AllocateShared(arena, bytes);
   if (!shared) return block.data;
   GiveBack(block);
@@ -292,7 +293,7 @@ void FreeOutput(void* data) {
 }
 
 void AbandonOutput(void* data) {
-  // In an arena its place is never handed out again.
+  // Memory in an arena is never handed out again.
   if (!data || (MayBeShared(data) && ThePool().Return(data).data)) return;
   FreeOutput(data);
 }

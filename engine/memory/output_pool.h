@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for outputs that the engine allocates (allgather, alltoall). Fresh pages from the kernel cost as much as
-// filling them, so a few large buffers that callers have freed are kept for the next outputs of about their size. An
-// output that comes again and again moves to the arena, where the peers write into it (collectives/push); to its caller
-// it is memory like any other, also across a fork.
+// Memory for outputs that the engine allocates (allgather, alltoall). New pages from the kernel cost as much time as
+// filling them, so a few large buffers that callers have freed are kept for later outputs of similar size. An output
+// that is needed repeatedly moves to the arena, where peers write into it (collectives/push). For its caller it stays
+// ordinary memory, also across a fork.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,23 @@
 
 namespace hvd {
 
-// nullptr if there is no memory. On a cache line of its own; never of size 0. With an `arena` it may lie there.
+// Allocate an output on a cache line of its own, or return nullptr if there is no memory. It may be in `arena`. A size
+// of 0 is allowed.
 void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena = nullptr);
-// In the arena for certain, or nullptr; for memory that callers get again and again.
+// Allocate an output in the arena, for memory that callers get repeatedly. Return nullptr if that is impossible.
 void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena);
-// Nobody but the caller touches the output from here on.
+// Mark an output as passed to the caller. Only the caller uses it from now on.
 void HandOverOutput(void* data);
-void FreeOutput(void* data);  // nullptr is harmless; at any time, also after the last world has ended
-// Hands it over once more; false if it is no longer usable, because its world has ended or is in another process.
+void FreeOutput(void* data);  // nullptr is ignored; may be called any time, even after the last world has ended
+// Pass an output to the caller again. Return false if it is unusable, because its world has ended or is in another
+// process.
 bool LendOutput(void* data);
-// The caller is done with it. False if it is no longer usable, because it is not shared any more: free it.
+// Take an output back from the caller. Return false if it is no longer shared: it must then be freed.
 bool TakeBackOutput(void* data);
-// Instead of FreeOutput where a peer may still be writing into it.
+// Give up an output, instead of FreeOutput, if a peer may still be writing into it.
 void AbandonOutput(void* data);
-// Before the arena (which may be null) closes: what callers hold is theirs alone, what is kept goes back.
+// Make outputs that callers hold private and free those that are kept. Call before the arena closes; `arena` may be
+// null.
 void LeaveOutputsToCallers(const Arena* arena);
 
 }  // namespace hvd

@@ -36,7 +36,7 @@ bool ReadFactor(nb::handle value, double* factor) {
   return true;
 }
 
-// Op and factors of a reduction that needs no closer look. No op: the one that `wanted` has.
+// Read op and factors of a reduction. Without an op, keep the one in `wanted`. Return false if Python must check them.
 bool ReadReduction(nb::handle op, nb::handle prescale, nb::handle postscale, hvd_op* wanted) {
   int64_t number = wanted->reduce_op;
   if (!op.is_none() && !ReadInteger(op, &number)) return false;
@@ -48,7 +48,7 @@ bool ReadReduction(nb::handle op, nb::handle prescale, nb::handle postscale, hvd
   return true;
 }
 
-// Rows that a member gets of a reducescatter: the first `rows % size` members get one more than the others.
+// Return the rows that a member gets of a reducescatter: the first `rows % size` members get one more than the others.
 int64_t RowsOf(int64_t index, int64_t rows, int64_t size) { return rows / size + (index < rows % size); }
 
 class ArrayCalls {
@@ -58,7 +58,7 @@ class ArrayCalls {
         handles_object_(handles),
         handles_(nb::cast<PlainHandles*>(handles)) {}
 
-  // Each: the result if `wait`, else a handle; None for what needs a closer look.
+  // Each method returns the result if `wait`, else a handle. It returns None if Python must handle the call.
 
   nb::object Allreduce(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle name,
                        nb::handle average, nb::handle op, nb::handle prescale, nb::handle postscale) const {
@@ -102,7 +102,7 @@ class ArrayCalls {
     return Run(*member, tensor, plain, &wanted, name, {}, wait);
   }
 
-  // The result comes with the received splits if the caller gave some, or does not wait.
+  // The result includes the received splits if the caller passed splits or does not wait.
   nb::object Alltoall(const Member* member, nb::handle tensor, bool wait, nb::handle splits, nb::handle name) const {
     PlainArray plain;
     if (!Takes(member, tensor, false, wait, &plain) || plain.ndim == 0) return nb::none();
@@ -119,7 +119,7 @@ class ArrayCalls {
   bool Takes(const Member* member, nb::handle tensor, bool in_place, bool wait, PlainArray* plain) const {
     if (!member || !workshop_.arrays || !workshop_.arrays->Read(tensor.ptr(), plain)) return false;
     if (in_place) return true;
-    // Results of handles have no gradients.
+    // Results of handles never have gradients, so only a blocking call needs the check.
     return workshop_.arrays->CanMake(plain->dtype_id) && !(wait && workshop_.arrays->IsRecorded(tensor));
   }
 
@@ -164,7 +164,7 @@ class ArrayCalls {
     return true;
   }
 
-  // A list or a tuple of integers, or an array of them.
+  // Read a list, a tuple or an array of integers.
   bool ReadNumbers(nb::handle numbers, std::vector<int64_t>* result) const {
     PlainArray plain;
     if (workshop_.arrays->Read(numbers.ptr(), &plain) && plain.ndim == 1) {
@@ -185,8 +185,8 @@ class ArrayCalls {
     return true;
   }
 
-  // The name under which ranks find each other's operation; false if it needs a closer look. To be called last: a
-  // number that is taken must be used.
+  // Create the name by which ranks match their operations. Return false if Python must check the name. Call this last,
+  // because a number that was taken must be used.
   static bool FullName(hvd_kind kind, nb::handle name, Numbering* numbers, std::string* full) {
     Py_ssize_t length = 0;
     const char* text = nullptr;
@@ -208,7 +208,8 @@ class ArrayCalls {
     return true;
   }
 
-  // No output: the engine allocates it. `layout` is that of the result.
+  // Run the operation, or start it and return a handle. `layout` is that of the result; without an output, the engine
+  // allocates it.
   nb::object Run(const Member& member, nb::handle tensor, const PlainArray& layout, hvd_op* op, nb::handle name,
                  NewArray output, bool wait, bool with_splits = false) const {
     std::string full;
@@ -229,7 +230,7 @@ class ArrayCalls {
   }
 
   const Workshop workshop_;
-  const nb::object handles_object_;  // keeps `handles_`
+  const nb::object handles_object_;  // keeps `handles_` alive
   PlainHandles* const handles_;
 };
 

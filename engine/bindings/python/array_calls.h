@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on plain arrays of NumPy or torch in one call each. They take what is plainly right and leave the rest to
-// Python, which knows every rule and says what is wrong.
+// Collectives on simple arrays of NumPy or torch in one call each. These functions handle arguments that are clearly
+// valid, and leave everything else to Python, which checks all rules and reports errors.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -9,7 +9,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-// The start of PyArrayObject_fields.
+// The first fields of PyArrayObject_fields.
 struct ArrayFields {
   PyObject_HEAD  // NOLINT
       char* data;
@@ -25,7 +25,7 @@ static_assert(sizeof(intptr_t) == sizeof(int64_t));
 constexpr int kContiguous = 0x0001, kAligned = 0x0100, kWriteable = 0x0400;
 constexpr int kUsable = kContiguous | kAligned | kWriteable;
 
-// Places in NumPy's table.
+// Indices in NumPy's function table.
 constexpr int kNewFromDescr = 94, kSetBaseObject = 282;
 using NewFromDescr = PyObject* (*)(PyTypeObject*, PyObject*, int, const intptr_t*, const intptr_t*, void*, int,
                                    PyObject*);
@@ -47,7 +47,7 @@ ArrayReader::ArrayReader(nb::handle array_type, const nb::dict& dtypes, nb::hand
 }
 
 bool ArrayReader::Read(PyObject* array, PlainArray* plain) const {
-  // Subclasses may give the memory another meaning: a masked array does.
+  // Subclasses may give the memory another meaning, as masked arrays do.
   if (Py_TYPE(array) != reinterpret_cast<PyTypeObject*>(array_type_.ptr())) return false;
   const auto* fields = reinterpret_cast<const ArrayFields*>(array);
   if ((fields->flags & kUsable) != kUsable) return false;
@@ -90,7 +90,7 @@ bool ArrayReader::LiesAt(nb::handle array, const void* data, int64_t) const {
   return reinterpret_cast<const ArrayFields*>(array.ptr())->data == data;
 }
 
-// NumPy's own small memory is the fastest, so the array comes first.
+// Create the array first, because NumPy's own small allocations are the fastest.
 NewArray ArrayReader::Allocate(int dtype_id, int ndim, const int64_t* shape) const {
   const auto create = reinterpret_cast<NewFromDescr>(table_[kNewFromDescr]);
   auto* type = reinterpret_cast<PyTypeObject*>(array_type_.ptr());
@@ -118,7 +118,7 @@ nb::object ArrayReader::Adopt(void* data, int dtype_id, int ndim, const int64_t*
   if (!array) Py_DECREF(owner);
   nb::object made = Checked(array);
   const auto own = reinterpret_cast<SetBaseObject>(table_[kSetBaseObject]);
-  if (own(array, owner) < 0) throw nb::python_error();  // takes the reference in any case
+  if (own(array, owner) < 0) throw nb::python_error();  // takes the reference even if it fails
   return made;
 }
 

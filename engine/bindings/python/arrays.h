@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy arrays without NumPy's headers: read from its public struct, made by its public table of functions. Both are
-// the same in all versions since 1.7; Python looks whether they are before it trusts them.
+// Reads NumPy arrays from NumPy's public struct and creates them with its public function table, without NumPy's
+// headers. Both have been stable since version 1.7; Python verifies them before it uses this class.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,18 +15,18 @@ namespace hvd_python {
 
 class ArrayReader : public PlainArrays {
  public:
-  // `table`: NumPy's _ARRAY_API.
+  // `table` is NumPy's _ARRAY_API.
   ArrayReader(nanobind::handle array_type, const nanobind::dict& dtypes, nanobind::handle table);
 
-  // False for what needs a closer look: no array, a subclass, other strides, read-only, a dtype that is unknown or not
-  // the common object for it.
+  // Return false if Python must handle the object: not an array, a subclass, other strides, read-only, an unknown
+  // dtype, or a dtype object other than NumPy's common one.
   bool Read(PyObject* array, PlainArray* plain) const override;
 
-  // The same for Python: (address, shape, dtype id) or None.
+  // Return (address, shape, dtype id) for Python, or None where Read returns false.
   nanobind::object Describe(nanobind::handle array) const;
 
   bool MayCountRows(int dtype_id) const override;
-  // A weak reference: NumPy does not resize an array that has one.
+  // Return a weak reference, because NumPy does not resize an array that has one.
   nanobind::object Hold(nanobind::handle array) const override;
   bool LiesAt(nanobind::handle array, const void* data, int64_t elements) const override;
   NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const override;
@@ -36,8 +36,8 @@ class ArrayReader : public PlainArrays {
   nanobind::object EmptyLike(nanobind::handle array) const;
 
  private:
-  int IdOf(nanobind::handle dtype) const;  // -1: unknown
-  PyObject* WithId(int dtype_id) const;    // the common object for it, a new reference
+  int IdOf(nanobind::handle dtype) const;  // -1 if unknown
+  PyObject* WithId(int dtype_id) const;    // a new reference to the common object for the id
 
   const nanobind::object array_type_;
   std::vector<std::pair<nanobind::object, int>> dtypes_;

@@ -21,11 +21,12 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
+// Records arrived gradients, and calls `notify` for the first one and when their bytes reach the limit.
 class Arrivals {
  public:
   Arrivals(uint64_t limit, nb::callable notify) : limit_(limit), notify_(std::move(notify)) {}
 
-  using Stream = std::pair<int32_t, uint64_t>;  // a device's number, and the stream there
+  using Stream = std::pair<int32_t, uint64_t>;  // a device number and a stream on it
 
   void Add(uint32_t number, uint64_t bytes, const Stream* stream) {
     bool tell;
@@ -60,26 +61,26 @@ class Arrivals {
   }
 
  private:
-  // Several threads may tell of arrivals: autograd has one for each device.
+  // Several threads may add arrivals, because autograd has one thread for each device.
   mutable std::mutex mutex_;
   const uint64_t limit_;
   uint64_t bytes_ = 0;
   std::vector<uint32_t> numbers_;
-  std::vector<Stream> streams_;  // each once
+  std::vector<Stream> streams_;  // without duplicates
   const nb::callable notify_;
 };
 
-// A hook is called for every gradient of every step. An object of its own type is one look into memory, where a
-// function of nanobind's is several. It holds no gradient and no tensor: the garbage collector cannot look inside, and
-// a cycle through here would stay.
+// A hook runs for every gradient of every step. An object of its own type needs one memory access where a nanobind
+// function needs several. It must hold no gradient and no tensor, because the garbage collector cannot look inside, so
+// a reference cycle through it would never be freed.
 struct Hook {
   PyObject_HEAD  // NOLINT
       vectorcallfunc call;
   Arrivals* arrivals;
-  PyObject* owner;       // of `arrivals`
-  GradientHomes* homes;  // nullptr: the gradient stays where it is
+  PyObject* owner;       // owner of `arrivals`
+  GradientHomes* homes;  // nullptr: gradients are not moved to shared memory
   PyObject* homes_owner;
-  PyObject* stream_of;  // None: the gradient lies where there are no streams
+  PyObject* stream_of;  // None: the gradient's device has no streams
   PyObject* device;
   uint64_t bytes;
   uint32_t number;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrivals: hooks that only note what has arrived, for a fraction of what a Python function for each gradient would
-// cost.
+// Hooks that only record which gradients have arrived, at a fraction of the cost of a Python function for each
+// gradient.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -18,7 +18,7 @@ namespace {
 const float* In(uintptr_t address) { return reinterpret_cast<const float*>(address); }
 float* Out(uintptr_t address) { return reinterpret_cast<float*>(address); }
 
-// horovod.common.codecs checks arguments; these are the ones that would end the process.
+// horovod.common.codecs checks all arguments; this repeats the checks whose failure would crash the process.
 void CheckBlock(uint64_t block) {
   if (block == 0) throw nb::value_error("the block of an int8 codec is 0 values long");
 }

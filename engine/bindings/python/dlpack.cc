@@ -8,7 +8,7 @@ namespace nb = nanobind;
 namespace hvd_python::dlpack {
 namespace {
 
-// The most frequent ones first.
+// DLPack type codes, the most frequent ones first.
 constexpr struct {
   uint8_t code, bits;
   int id;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What DLPack 1.x defines and we need: its tensors, the table of functions that a framework offers, types by our ids.
+// The parts of DLPack 1.x that we need: its tensors, a framework's function table, and conversion to our dtype ids.
 #pragma once
 
 #include <nanobind/ndarray.h>  // DLTensor
@@ -17,7 +17,7 @@ struct Version {
   uint32_t major, minor;
 };
 
-struct Managed {  // DLManagedTensor, before 1.0
+struct Managed {  // DLManagedTensor, used before version 1.0
   Tensor tensor;
   void* context;
   void (*deleter)(Managed*);
@@ -41,10 +41,10 @@ struct ExchangeTable {  // DLPackExchangeAPI
   void* current_stream;
 };
 
-// The table in a capsule; nullptr for None or where there is none of our version.
+// Return the table in a capsule; nullptr for None or if it has no table of our version.
 const ExchangeTable* TableIn(nanobind::handle capsule);
 
-int IdOf(const nanobind::dlpack::dtype& type);  // hvd_dtype, or -1
+int IdOf(const nanobind::dlpack::dtype& type);  // returns an hvd_dtype, or -1
 nanobind::dlpack::dtype TypeOf(int id);
 
 }  // namespace hvd_python::dlpack

@@ -21,10 +21,10 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-// How long a thread that waits for several exchanges waits for the first of them before it looks at the others.
+// Time for which a thread that waits for several exchanges waits for the first one before it polls the others.
 constexpr int kSliceMs = 1;
 
-// One exchange, from its beginning on. Use it behind the GIL.
+// One exchange, which the constructor starts. All methods need the GIL.
 class Exchange {
  public:
   Exchange(const Member& member, const std::string& name, nb::bytes message)
@@ -48,12 +48,12 @@ class Exchange {
     if (!handle_) Raise(status);
   }
   ~Exchange() {
-    if (handle_) bytes_.release();  // the caller gave up waiting: the engine goes on, and still writes there
+    if (handle_) bytes_.release();  // the caller gave up waiting, but the engine still writes there
   }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Wait for the other ranks. Once only.
+  // Wait for the other ranks and return the result. Call only once.
   nb::bytes Finish() {
     hvd_status status;
     const int32_t code = FinishUnlocked(world_, handle_, is_over_, &status);
@@ -62,7 +62,7 @@ class Exchange {
     return nb::bytes(bytes_->data(), bytes_->size());
   }
 
-  // Wait until any of them is over, and return its place in the list. All must belong to one world.
+  // Wait until any of the exchanges is done, and return its index in the list. All must belong to one world.
   static size_t WaitForAny(const std::vector<Exchange*>& exchanges) {
     if (exchanges.size() == 1) return 0;  // Finish() waits for it
     const Exchange& first = *exchanges.at(0);
@@ -85,11 +85,11 @@ class Exchange {
   }
 
  private:
-  const nb::object owner_;  // keeps the world
+  const nb::object owner_;  // keeps the world alive
   hvd_world* const world_;
   std::unique_ptr<std::vector<uint8_t>> bytes_;
   int64_t handle_ = 0;    // 0: finished
-  bool is_over_ = false;  // Finish() need not let other threads run
+  bool is_over_ = false;  // true once WaitForAny has seen that it is done
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small messages of all ranks, combined byte for byte: begun by one call and finished by another, so that a rank can
-// begin several and go on with whichever the other ranks answer first.
+// Small messages of all ranks, combined byte by byte. One call starts the exchange and another finishes it, so that a
+// rank can start several and continue with the one that the other ranks answer first.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -16,7 +16,7 @@ using namespace nb::literals;
 
 namespace hvd_python {
 
-// The memory, and whether somebody lives in it. The last to know it frees it: the table of homes, or a gradient.
+// One shared buffer and its state. It is freed when neither the table of buffers nor a gradient refers to it.
 class GradientHome {
  public:
   GradientHome(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
@@ -29,13 +29,14 @@ class GradientHome {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  // False, and of no more use, once the world has ended, or in a forked child: the memory may not be there.
+  // Lend the buffer to a gradient. Return false and mark the buffer as unusable once the world has ended or in a forked
+  // child, because the memory may not exist there.
   bool MoveIn(hvd_world* world) {
     const bool lent = Api()->lend(world, data_);
     state_.store(lent ? State::kInhabited : State::kUnfit, std::memory_order_relaxed);
     return lent;
   }
-  // On whatever thread the last tensor goes.
+  // Take the buffer back. Runs on the thread that destroys the last tensor in it.
   void MoveOut() { state_.store(Api()->take_back(data_) ? State::kVacant : State::kUnfit, std::memory_order_release); }
 
  private:
@@ -73,20 +74,21 @@ int64_t Onlookers::Storages(nb::handle gradient) const {
   return nb::cast<int64_t>(storage_count_(gradient.attr(untyped_storage_)().attr(address_)));
 }
 
-// Made by this backward pass, not added to what was there, and ours is the only hook that can have seen it since.
+// Return true if this backward pass created the gradient, instead of adding to an existing one, and our hook is the
+// only hook that can have seen it since.
 bool Onlookers::IsFresh(nb::handle parameter, nb::handle gradient) const {
   const nb::object hooks = parameter.attr(hooks_);
   if (!PyDict_Check(hooks.ptr()) || PyDict_Size(hooks.ptr()) != 1) return false;
   const nb::object version = nb::steal(PyObject_GetAttr(gradient.ptr(), version_.ptr()));
-  if (!version) PyErr_Clear();  // made in inference mode
+  if (!version) PyErr_Clear();  // created in inference mode
   return version && PyLong_AsLong(version.ptr()) == 0;
 }
 
 bool Onlookers::AreNone(nb::handle parameter, nb::handle gradient) const {
   if (Py_REFCNT(gradient.ptr()) != references_) return false;
-  // Replaced, it would lose the graph that create_graph=True has given it.
+  // Replacing it would lose the graph that create_graph=True has attached to it.
   if (nb::object(gradient.attr(requires_grad_)).ptr() != Py_False) return false;
-  // Its memory may be known all the same, to whoever has seen the tensor of which autograd made the gradient.
+  // Another tensor may share the gradient's memory, for example the one from which autograd created the gradient.
   return IsFresh(parameter, gradient) && Storages(gradient) <= storages_;
 }
 
@@ -119,7 +121,7 @@ std::shared_ptr<GradientHome> GradientHomes::VacantHome(uint32_t number, size_t 
   }
   if (!home || home->state() == GradientHome::State::kUnfit || home->bytes() != bytes) {
     home = nullptr;
-    const nb::object owner = world_;  // without the GIL anything may happen to this object
+    const nb::object owner = world_;  // without the GIL, other threads may change this object
     hvd_world* const world = address_;
     Unlocked unlocked;
     if (void* const data = Api()->allocate_lendable(world, bytes)) home = std::make_shared<GradientHome>(data, bytes);

@@ -26,7 +26,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-// How far a gradient is for the other ranks: the standings of src/horovod/torch/gradients/rounds.py.
+// State of a gradient for the other ranks, as in src/horovod/torch/gradients/rounds.py.
 enum Standing : uint8_t { kFrozen, kOpen, kOpenSparse, kDue, kDueSparse, kDone };
 
 using Numbers = std::vector<uint32_t>;
@@ -40,25 +40,25 @@ std::string ReplacedText(const std::string& name) {
 }
 
 struct Row {
-  std::string name;  // of its allreduce
+  std::string name;  // name of its allreduce
   nb::object parameter;
-  nb::object place;    // the tensor that its gradient has to be; null: any
-  nb::object reduced;  // weak: the gradient that was reduced last; null: none in this round
-  nb::object held;     // of a gradient in flight while its parameter may be used, or null
-  const void* data;    // where that lies
+  nb::object place;    // the tensor that its gradient must be; null: any tensor
+  nb::object reduced;  // weak reference to the gradient that was last reduced; null: none in this round
+  nb::object held;     // storage of a gradient in flight, unless its thread waits for the result; or null
+  const void* data;    // address of that gradient
   int64_t elements;
-  int passes_left;    // 0: its reduction has begun, and ended if it is not in flight
-  bool in_flight;     // of a group also while it waits for the others
-  bool postponed;     // due, and its reduction begins in step(): a further pass comes too late
-  bool by_hand;       // never a plain one: the caller knows what to do
+  int passes_left;    // 0: its reduction has begun, and ended unless it is in flight
+  bool in_flight;     // true for members of a group even while they wait for the others
+  bool postponed;     // due, but its reduction begins in step(): a further pass comes too late
+  bool by_hand;       // never submitted here, because the caller handles it
   bool small;         // may be bundled
-  bool bundled;       // in the bundle that is being made
-  bool sparse;        // what its gradients are
-  Standing standing;  // kFrozen: never, that is seen when somebody asks
+  bool bundled;       // in the bundle that is being built
+  bool sparse;        // true if its gradients are sparse
+  Standing standing;  // kFrozen is never stored, but computed in Standings()
 };
 
-// Small gradients that travel as one tensor: to read, name, count and agree on each for itself takes longer than its
-// reduction. All ranks must bundle the same ones, which `key` tells.
+// Small gradients that are sent as one tensor, because handling each one separately takes longer than its reduction.
+// All ranks must bundle the same gradients; they compare `key` to make sure.
 struct Bundle {
   struct Piece {
     uint32_t number;
@@ -72,7 +72,7 @@ struct Bundle {
   uint64_t key = 0;
   size_t bytes = 0;
   int64_t elements = 0;
-  // Once the engine has it: the pieces one after the other.
+  // Concatenated pieces, once the bundle is submitted.
   std::unique_ptr<std::vector<std::byte>> cargo;
 
   void Clear() {
@@ -89,7 +89,7 @@ struct Bundle {
     pieces.push_back({number, std::move(grad), plain.data, size});
     bytes += size;
     elements += count;
-    // By name, as gradients that travel alone are matched: optimizers may number them differently.
+    // Use the name, by which single gradients are matched too, because ranks may number the gradients differently.
     for (const char letter : name) Mix(static_cast<uint8_t>(letter));
     Mix(static_cast<uint64_t>(dtype));
     Mix(static_cast<uint64_t>(count));
@@ -116,10 +116,10 @@ struct Bundle {
   }
 };
 
-// Behind the GIL.
+// The gradients of one optimizer by number. All methods need the GIL.
 class GradientTable {
  public:
-  // `dtypes`: those that travel without a compressor's help.
+  // `dtypes`: types that are sent without a compressor.
   GradientTable(nb::object reader, const std::vector<int>& dtypes, int op, double prescale, double postscale, int wire)
       : reader_object_(std::move(reader)), reader_(nb::cast<const TensorReader*>(reader_object_)) {
     for (const int dtype : dtypes) travels_ |= uint64_t{1} << dtype;
@@ -135,7 +135,7 @@ class GradientTable {
     trained_ = nb::steal(PyUnicode_InternFromString("requires_grad"));
   }
 
-  // `small`: may be bundled with others.
+  // `small`: may be bundled with other gradients.
   void Add(std::string name, nb::object parameter, bool small) {
     Row row{};
     row.name = std::move(name);
@@ -145,7 +145,7 @@ class GradientTable {
     row.standing = kOpen;
     rows_.push_back(std::move(row));
   }
-  // Nothing of this number may be in flight.
+  // Change the name of a gradient. Nothing of this number may be in flight.
   void Rename(uint32_t number, std::string name) { rows_.at(number).name = std::move(name); }
   void SetPlace(uint32_t number, nb::object place) { rows_.at(number).place = std::move(place); }
   void LeaveToCaller(uint32_t number) { rows_.at(number).by_hand = true; }
@@ -155,7 +155,7 @@ class GradientTable {
     if (row.standing == kDue || row.standing == kDueSparse) row.standing = Due(row);
   }
 
-  // Rounds
+  // ---- rounds
 
   void Restart(int passes) {
     passes_ = passes;
@@ -167,14 +167,15 @@ class GradientTable {
     }
   }
 
-  // One pass less for each; those that have none left, and the first that had none before.
+  // Count one pass for each gradient. Return those that have no passes left, and the first one that had none before.
   std::pair<Numbers, std::optional<uint32_t>> CountDown(const Numbers& numbers) {
     Numbers ready;
     ready.reserve(numbers.size());
     for (const uint32_t number : numbers) {
       Row& row = rows_.at(number);
       if (row.passes_left == 0) {
-        // Allowed only if the reduced gradient was dropped since, say by a gradient scaler that skipped the step.
+        // Allowed only if the reduced gradient was dropped since then, for example by a gradient scaler that skipped
+        // the step.
         if (row.in_flight || row.postponed || IsReduced(row)) return {std::move(ready), number};
         Forget(row);
       }
@@ -185,7 +186,8 @@ class GradientTable {
     return {std::move(ready), std::nullopt};
   }
 
-  // Of all of them. A gradient that was reduced and then taken away, past the optimizer, is expected again.
+  // Return the states of all gradients. A gradient that was reduced and then removed without the optimizer is expected
+  // again.
   nb::bytes Standings() {
     std::string standings;
     standings.reserve(rows_.size());
@@ -198,7 +200,8 @@ class GradientTable {
     return nb::bytes(standings.data(), standings.size());
   }
 
-  // All ranks reduce what `wanted` has a byte other than 0 for. What of it has not begun here.
+  // Mark the gradients with a nonzero byte in `wanted` as done, because all ranks reduce them. Return those whose
+  // reduction has not begun here.
   Numbers Agree(nb::bytes wanted) {
     Numbers missing;
     const char* const bytes = wanted.c_str();
@@ -215,10 +218,11 @@ class GradientTable {
     return std::all_of(numbers.begin(), numbers.end(), [this](uint32_t number) { return rows_.at(number).in_flight; });
   }
 
-  // Takes what may be bundled of those into a bundle. Its key: ranks of which it is the same may send it. 0: none.
+  // Put the gradients that may be bundled into a new bundle. Return its key; ranks with equal keys may send it. 0: no
+  // bundle.
   uint64_t MakeBundle(Numbers numbers) {
     DropBundle();
-    std::sort(numbers.begin(), numbers.end());  // backward() may have come to them in another order elsewhere
+    std::sort(numbers.begin(), numbers.end());  // backward() may have reached them in another order on other ranks
     PlainTensor plain;
     for (const uint32_t number : numbers) {
       Row& row = rows_.at(number);
@@ -234,10 +238,10 @@ class GradientTable {
   void DropBundle() {
     for (const Bundle::Piece& piece : bundle_.pieces) rows_[piece.number].bundled = false;
     bundle_.Clear();
-    if (bundle_sent_) bundle_.cargo.release();  // nobody has waited for it: the engine may still write there
+    if (bundle_sent_) bundle_.cargo.release();  // the caller has not waited for it, so the engine may still write there
     bundle_sent_ = false;
   }
-  // What the bundle brought, to each of its gradients.
+  // Copy the reduced bundle back to its gradients.
   void Unpack() {
     if (!bundle_sent_) return;
     bundle_sent_ = false;
@@ -251,15 +255,16 @@ class GradientTable {
     for (const uint32_t number : numbers) rows_.at(number).postponed = true;
   }
 
-  // Those that may be bundled, and the others.
+  // Return the gradients that may be bundled, and the others.
   std::pair<Numbers, Numbers> SplitSmall(const Numbers& numbers) const {
     std::pair<Numbers, Numbers> result;
     for (const uint32_t number : numbers) (rows_.at(number).small ? result.first : result.second).push_back(number);
     return result;
   }
 
-  // Hands those over that are plain under one handle (0: there were none), each for itself but for those in the bundle,
-  // which have the name `bundle`; the numbers of the others. None: nothing is bundled.
+  // Submit the simple gradients under one handle (0 if there are none), each separately, but those in the bundle as one
+  // tensor named `bundle`. Without that name, nothing is bundled. Return the handle and the numbers of the gradients
+  // that the caller must handle.
   std::pair<int64_t, Numbers> Start(const Numbers& numbers, const Member& member, bool will_wait, nb::list sent,
                                     nb::list grads, std::optional<std::string> bundle) {
     if (!bundle && !bundle_sent_) DropBundle();
@@ -302,28 +307,29 @@ class GradientTable {
     return {handle, std::move(others)};
   }
 
+  // Record that gradients have been reduced. Throws if the program moved or replaced one of them meanwhile.
   void Land(const nb::list& numbers, const nb::list& grads) {
     const Row* moved = nullptr;
     const Row* replaced = nullptr;
     for (size_t i = 0; i < numbers.size(); ++i) {
       Row& row = rows_.at(nb::cast<uint32_t>(numbers[i]));
       row.in_flight = false;
-      if (row.held) {  // else its thread has waited, and the program could do nothing
+      if (row.held) {  // else its thread waited, and the program could not change it
         if (!reader_->LiesAt(nb::object(grads[i]), row.data, row.elements)) moved = &row;
         if (IsReplaced(row, grads[i])) replaced = &row;
       }
       row.held.reset();
       row.reduced = nb::steal(PyWeakref_NewRef(nb::object(grads[i]).ptr(), nullptr));
       if (!row.reduced) throw nb::python_error();
-      // It leads to nothing that could be garbage. Where parameters are many, so are these, in every step, and the
-      // collector would go through the whole heap for their sake more often than without us.
+      // A weak reference cannot be part of a reference cycle. With many parameters there are many of them in every
+      // step, and they would make the collector run over the whole heap more often.
       PyObject_GC_UnTrack(row.reduced.ptr());
     }
     if (moved) throw nb::value_error(MovedText(moved->name).c_str());
     if (replaced) throw nb::value_error(ReplacedText(replaced->name).c_str());
   }
 
-  // A parameter may hold on to its optimizer.
+  // Report references to Python's garbage collector, because a parameter may refer to its optimizer.
   static int Traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     if (!nb::inst_ready(self)) return 0;
@@ -376,7 +382,8 @@ class GradientTable {
     row->elements = ElementsOf(plain.ndim, plain.shape);
   }
 
-  // True if the parameter has another gradient than the one that was reduced. A program that dropped it wants none.
+  // Return true if the parameter has another gradient than the one that was reduced. A gradient that the program has
+  // dropped does not count.
   bool IsReplaced(const Row& row, nb::handle reduced) const {
     const nb::object grad = GradientOf(row);
     return !grad.is_none() && !grad.is(reduced);
@@ -401,14 +408,14 @@ class GradientTable {
     return handle;
   }
 
-  const nb::object reader_object_;  // keeps `reader_`
+  const nb::object reader_object_;  // keeps `reader_` alive
   const TensorReader* const reader_;
   nb::object attribute_;
   nb::object trained_;
-  uint64_t travels_ = 0;  // bit by bit, by dtype
+  uint64_t travels_ = 0;  // one bit per dtype
   int passes_ = 1;
-  hvd_op op_{};              // what all of them have in common
-  std::vector<hvd_op> ops_;  // kept for its memory, like `extents_`
+  hvd_op op_{};              // fields that all operations share
+  std::vector<hvd_op> ops_;  // kept to reuse its memory, as `extents_` is
   std::vector<int64_t> extents_;
   std::vector<Row> rows_;
   Bundle bundle_;

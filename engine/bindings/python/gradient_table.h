@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of one optimizer by their numbers: how far each is in its round, and how many go to the engine at once.
+// Table of one optimizer's gradients by number: the state of each in its round, and submission of many of them at once.
 #pragma once
 
 #include <nanobind/nanobind.h>

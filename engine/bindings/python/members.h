@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process set as native calls see it: all that an operation needs to know of it, resolved in advance.
+// A process set for native calls: everything that an operation needs to know about it, resolved in advance.
 #pragma once
 
 #include <hvd/engine.h>
@@ -13,11 +13,11 @@
 
 namespace hvd_python {
 
-// Names of operations without one: ranks match them by their order. Behind the GIL.
+// Numbers operations without a name; ranks match them by their order. All methods need the GIL.
 class Numbering {
  public:
   std::string Next(std::string_view operation) { return std::string(operation) + infix_ + std::to_string(++last_); }
-  // Ranks that join early have issued fewer of them than the others.
+  // Number from 1 again under a new prefix, because ranks that joined early have used fewer numbers than the others.
   void Restart() {
     infix_ = ".noname.join" + std::to_string(++restarts_) + ".";
     last_ = 0;
@@ -30,12 +30,12 @@ class Numbering {
 };
 
 struct Member {
-  nanobind::object owner;  // the World
+  nanobind::object owner;  // the World object
   hvd_world* world;
   int32_t set_id;
-  int index;  // of this rank in `ranks`
+  int index;  // index of this rank in `ranks`
   std::vector<int64_t> ranks;
-  nanobind::object numbering;  // keeps `numbers`
+  nanobind::object numbering;  // keeps `numbers` alive
   Numbering* numbers;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// horovod._engine: the C API for Python. Waiting releases the GIL and looks for signals every 50 ms.
+// horovod._engine: the C API for Python. Waiting releases the GIL and checks for signals every 50 ms.
 #include <hvd/engine.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -48,8 +48,9 @@ using hvd_python::EngineCall;
 using hvd_python::Raise;
 using hvd_python::TensorLocation;
 
-// Call a Python function for its text, on a thread of the engine's that nothing waits for. An interpreter that is
-// ending may end the thread wherever it asks for the GIL; noexcept makes it stay here then (see personality.cc).
+// Call a Python function for its text, on a separate thread of the engine that no other thread waits for. An
+// interpreter that is exiting may end this thread when it requests the GIL. Because of noexcept, the thread then stops
+// here (see personality.cc).
 uint64_t CallTeller(void* function, const uint64_t* thread, char* text, uint64_t capacity) noexcept {
   if (!Py_IsInitialized()) return 0;
   const PyGILState_STATE state = PyGILState_Ensure();
@@ -79,8 +80,8 @@ uint64_t TellOfThread(void* function, uint64_t thread, char* text, uint64_t capa
 
 using Shape = std::vector<int64_t>;
 
-// Memory that the engine allocated for a result. Arrays are made over it by the buffer protocol, at a tenth of what
-// nanobind's own arrays cost.
+// Memory that the engine allocated for a result. Python creates arrays over it through the buffer protocol, which takes
+// a tenth of the time of nanobind's arrays.
 class Output {
  public:
   Output(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
@@ -129,7 +130,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // The functions are kept for ever: their threads may outlive this object.
+  // The functions are never released, because the threads that call them may outlive this object.
   void TellStack(nb::callable function) { Api()->tell_stack(world_, TellStackOfAll, function.release().ptr()); }
   void TellBlock(nb::callable function) { Api()->tell_block(world_, TellOfThread, function.release().ptr()); }
 
@@ -152,7 +153,7 @@ class World {
     if (code != HVD_OK) Raise(status);
   }
 
-  // Other ranks may be waited for: whoever presses Ctrl-C meanwhile does not want that any more.
+  // Leave the world. This may have to wait for other ranks; Ctrl-C ends the wait and leaves at once.
   void Close(bool at_once) {
     while (!Leave(at_once ? 0 : hvd_python::kSignalPeriodMs)) {
       if (PyErr_CheckSignals() == 0) continue;
@@ -183,7 +184,7 @@ class World {
     return Start(process_set, ops.data(), static_cast<int32_t>(ops.size()), group, call.flags());
   }
 
-  // Submit each operation by itself. Handles are added to `started` one by one, so that the caller can release the
+  // Submit each operation separately. Handles are appended to `started` one by one, so that the caller can release the
   // operations that have started if a later one is refused.
   void SubmitMany(int process_set, const std::vector<const char*>& names, const EngineCall& call,
                   const std::vector<const TensorLocation*>& tensors, nb::list started) {
@@ -213,7 +214,7 @@ class World {
     }
   }
 
-  // Waits for all of them and releases them, also after a failure; then raises the first failure.
+  // Wait for all operations and release them, also after a failure; then raise the first failure.
   void FinishAll(const std::vector<int64_t>& handles) {
     hvd_status first{};
     bool failed = false;
@@ -253,7 +254,7 @@ class World {
     return code == HVD_OK;
   }
 
-  // An interrupted wait leaves the handle as it is.
+  // Wait for an operation and release it. A wait that a signal interrupts keeps the handle.
   void Finish(int64_t handle) {
     hvd_status status;
     if (hvd_python::FinishUnlocked(world_, handle, true, &status) != HVD_OK) Raise(status);
@@ -290,7 +291,7 @@ class World {
     if (!handle) Raise(status);
     return handle;
   }
-  // A NumPy array of bytes: whatever looks at it keeps it, and the memory goes when nobody does.
+  // Allocate memory and return it as a NumPy array of bytes, which owns it, and whether it is shared.
   auto Allocate(uint64_t bytes) {
     auto buffer = std::make_unique<hvd_buffer>();
     buffer->size = sizeof(hvd_buffer);
@@ -317,7 +318,7 @@ class World {
 
   void UseJobs() { Api()->use_jobs(world_); }
 
-  // What is to be done next, None if nothing came within the time, or False when nothing will come any more.
+  // Return the next job, None if none came within the time, or False if no more will come.
   nb::object NextJob(double timeout_s) {
     hvd_job job{};
     job.size = sizeof job;
@@ -355,7 +356,7 @@ class World {
 
   std::string DescribeWorld() const { return Api()->describe(world_); }
 
-  // File names are bytes: Python's own texts cannot say all of them in UTF-8.
+  // The path is bytes, because not every file name can be encoded in UTF-8.
   void StartTimeline(const nb::bytes& path, bool mark_cycles) {
     hvd_status status{};
     int32_t code;
@@ -376,7 +377,7 @@ class World {
   }
 
  private:
-  // Whether it has left.
+  // Return true if this rank has left the world.
   bool Leave(int timeout_ms) {
     hvd_python::Unlocked unlocked;
     return Api()->leave(world_, timeout_ms) != HVD_IN_PROGRESS;
@@ -407,7 +408,7 @@ class World {
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  nb::set_leak_warnings(false);  // whatever holds a context until the process ends does not concern users
+  nb::set_leak_warnings(false);  // objects that live until the process ends are not an error of the user
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindUnwinding(m);
   hvd_python::BindErrors(m);

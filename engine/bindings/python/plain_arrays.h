@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What native calls need to know of a framework's arrays: how to read those that are plain memory, and to make others.
+// What native calls need to know about a framework's arrays: how to read those in simple memory, and how to create
+// arrays.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,13 +14,15 @@ namespace hvd_python {
 
 constexpr int kMaxDimensions = 64;  // NumPy's limit
 
-// An array (torch: a tensor) that lies in memory as the engine wants it.
+// An array (in torch: a tensor) in contiguous host memory, as the engine needs it.
 struct PlainArray {
   void* data;
   int ndim;
-  const int64_t* shape;  // of the array itself, or of `copied`
+  const int64_t* shape;  // points into the array itself, or into `copied`
   int dtype_id;
-  const int64_t* strides = nullptr;  // likewise; those of extents of 1 may be any. Null: as the shape says
+  // Points into the array itself or into `copied`; null: contiguous. Strides of dimensions with one element may have
+  // any value.
+  const int64_t* strides = nullptr;
   std::vector<int64_t> copied;
 };
 
@@ -29,37 +32,37 @@ inline int64_t ElementsOf(int ndim, const int64_t* shape) {
   return elements;
 }
 
-// A new array with uninitialised elements, on its way.
+// A new array with uninitialised elements that is being created.
 struct NewArray {
-  void* data = nullptr;                                                     // where its elements lie
-  nanobind::object array;                                                   // if it is made already, or else
-  std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};  // what it will own
+  void* data = nullptr;                                                     // address of its elements
+  nanobind::object array;                                                   // the array, if it exists already
+  std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};  // else the memory that it will own
 };
 
 class PlainArrays {
  public:
   virtual ~PlainArrays() = default;
 
-  // False for what needs a closer look. No more than kMaxDimensions.
+  // Read an array. Return false if Python must handle it, or if it has more than kMaxDimensions dimensions.
   virtual bool Read(PyObject* array, PlainArray* plain) const = 0;
-  // Whether the framework has to know how the result comes from this array.
+  // Return true if the framework has to record how the result depends on this array.
   virtual bool IsRecorded(nanobind::handle) const { return false; }
-  // Whether arrays of this type may say how many rows go to each rank.
+  // Return true if arrays of this type may hold the numbers of rows for each rank.
   virtual bool MayCountRows(int dtype_id) const = 0;
-  // Whether arrays of this type can be made here.
+  // Return true if arrays of this type can be created here.
   virtual bool CanMake(int) const { return true; }
 
-  // To hold while an operation is under way, so that the array's memory stays where it is: as far as the framework lets
-  // us.
+  // Return an object to hold while an operation is under way, so that the array's memory stays in place as far as the
+  // framework allows it.
   virtual nanobind::object Hold(nanobind::handle array) const = 0;
-  // Whether it still lies there, with as many elements.
+  // Return true if the array still has this address and number of elements.
   virtual bool LiesAt(nanobind::handle array, const void* data, int64_t elements) const = 0;
 
-  // In two steps: the engine needs the memory only, and an array can be made while it waits for others. If the latter
-  // throws, the memory stays where it is.
+  // Create an array in two steps: the engine only needs the memory, and the array can be created while the engine waits
+  // for other ranks. If Make throws, the memory stays valid.
   virtual NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const = 0;
   virtual nanobind::object Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const = 0;
-  // An array over memory that the engine allocated, which passes to it.
+  // Create an array that owns memory which the engine allocated.
   virtual nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const = 0;
 };
 

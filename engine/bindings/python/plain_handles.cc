@@ -11,7 +11,7 @@ namespace {
 
 nb::object NotOurs() { return nb::borrow(Py_NotImplemented); }
 
-// -1, which is nobody's, for what is not such a number.
+// Return the number of a handle, or -1, which is never a handle, for objects that are not integers.
 int64_t NumberOf(nb::handle number) {
   int overflow = 0;
   if (PyLong_Check(number.ptr())) return PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
@@ -49,7 +49,7 @@ nb::object PlainHandles::Synchronize(nb::handle number) {
 }
 
 void PlainHandles::Clear() {
-  // What goes may call Python, and that may come back here.
+  // Destroying operations may call Python code that calls this object again, so empty the tables first.
   const auto operations = std::exchange(operations_, {});
   const auto interrupted = std::exchange(interrupted_, {});
   last_ = 0;

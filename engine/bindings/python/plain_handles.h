@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that users hold for operations under way, and those operations that are on plain arrays. Behind the GIL.
+// Handles of operations for users, and the running operations on simple arrays. All methods need the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,22 +20,22 @@ class PlainHandles {
   PlainHandles(const PlainHandles&) = delete;
   PlainHandles& operator=(const PlainHandles&) = delete;
 
-  // The next number, for an operation that somebody else keeps.
+  // Return the next handle, for an operation that other code keeps.
   int64_t Next() { return ++last_; }
 
-  // Submits an operation; its number.
+  // Submit an operation and return its handle.
   nanobind::object Start(const Workshop* workshop, const Member& member, nanobind::handle input,
                          const PlainArray& layout, PlainOperation::Result result, NewArray output, hvd_op* op,
                          std::string name);
 
-  // Both: NotImplemented for a number that is not of ours.
+  // Both return NotImplemented for a handle that is not in this table.
   nanobind::object Poll(nanobind::handle number) const;
   nanobind::object Synchronize(nanobind::handle number);
 
-  // Holds on to what the engine may use until it stops.
+  // Keep an interrupted operation and its arrays, which the engine may use until it stops.
   void Keep(PlainOperation&& interrupted) { interrupted_.push_back(std::move(interrupted)); }
 
-  // Forget everything and number from 1 again. Only after the engine has stopped.
+  // Remove everything and number from 1 again. Call only after the engine has stopped.
   void Clear();
 
  private:

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace hvd_python {
 namespace {
 
-struct Released {  // at the end of its scope
+struct Released {  // releases a handle at the end of the scope
   hvd_world* const world;
   const int64_t handle;
   ~Released() { Api()->release(world, handle); }
@@ -69,7 +69,7 @@ nb::object PlainOperation::Wait() {
   return Collect(over.handle);
 }
 
-// The engine worked on the memory that the array had then.
+// Throw if the array was moved: the engine worked on the memory that it had at submission.
 void PlainOperation::CheckInput() const {
   if (waits_ || workshop_->arrays->LiesAt(input_, data_, elements_)) return;
   throw nb::value_error(MovedText(name_).c_str());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective on a plain array under way, from its submission to the array that is its result.
+// A collective on a simple array, from its submission to the array with the result.
 #pragma once
 
 #include <hvd/engine.h>
@@ -14,34 +14,36 @@
 
 namespace hvd_python {
 
-// What all such operations share.
+// The call context that all these operations share.
 struct Workshop {
-  nanobind::object arrays_object;  // keeps `arrays`
-  const PlainArrays* arrays;       // nullptr: arrays are not what they should be
-  nanobind::callable translate;    // (EngineError, name) -> the exception that users see
+  nanobind::object arrays_object;  // keeps `arrays` alive
+  const PlainArrays* arrays;       // nullptr: this framework's arrays cannot be read natively
+  nanobind::callable translate;    // (EngineError, name) -> the exception for the user
 };
 
 class PlainOperation {
  public:
-  // An array of the caller's, memory that the engine allocates, or that and the received splits.
+  // Where the result goes: an array that exists or is being created, memory that the engine allocates, or that memory
+  // together with the received splits.
   enum class Result { kOutput, kGathered, kGatheredAndSplits };
 
-  // `layout`: of the result, but for its number of rows if the engine allocates it.
+  // `layout` is that of the result, except for its number of rows if the engine allocates it.
   PlainOperation(const Workshop* workshop, const Member& member, nanobind::handle input, const PlainArray& layout,
                  Result result, NewArray output);
 
-  // `op` but for its name. Raises what users see if the engine refuses it.
+  // Submit `op` under this name. Raises the user's exception if the engine refuses it.
   void Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait);
 
-  // Blocks until done; the result, or the exception that the operation ended with. Once only.
+  // Block until the operation is done. Return the result or throw its error. Call only once.
   nanobind::object Wait();
 
   bool Poll() const;
-  // After a signal broke the wait (Ctrl-C): the engine goes on, and still reads and writes the arrays.
+  // Return true if a signal (Ctrl-C) interrupted the wait: the engine then still reads and writes the arrays.
   bool unfinished() const { return handle_ != 0; }
 
  private:
-  // Of a result still to be made. A copy: the user may give the input another shape meanwhile.
+  // Layout of a result that is still to be created. It is a copy, because the user may change the input's shape
+  // meanwhile.
   struct Layout {
     int dtype_id;
     int ndim;
@@ -53,15 +55,15 @@ class PlainOperation {
   void CheckInput() const;
 
   const Workshop* workshop_;
-  nanobind::object owner_;  // the World
+  nanobind::object owner_;  // the World object
   hvd_world* world_;
   int members_;
   bool waits_ = false;
   int64_t handle_ = 0;
   std::string name_;
   nanobind::object input_;
-  nanobind::object held_;       // of the input, unless the caller waits at once
-  const void* data_ = nullptr;  // where it lay
+  nanobind::object held_;       // holds the input's memory, unless the caller waits at once
+  const void* data_ = nullptr;  // address of the input at submission
   int64_t elements_ = 0;
   Result result_;
   NewArray output_;

@@ -15,9 +15,10 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-constexpr size_t kAlignment = 64;  // torch's own
+constexpr size_t kAlignment = 64;  // alignment that torch uses
 
-// While a tensor is made, its memory must not go, though the attempt may fail: the engine may be writing there.
+// Keep a tensor's memory valid while the tensor is created, even if that fails, because the engine may be writing
+// there.
 struct Attempt {
   Attempt() { running = true; }
   ~Attempt() { running = false; }
@@ -49,7 +50,7 @@ PlainTensors::PlainTensors(nb::object reader, nb::object maker, const nb::dict& 
   }
 }
 
-// DLPack of older versions of torch does not know all types.
+// Return true if torch can create tensors of this dtype, because DLPack in older versions of torch lacks some types.
 bool PlainTensors::Probe(int dtype_id, nb::handle dtype) const {
   try {
     const int64_t one = 1;
@@ -71,8 +72,8 @@ bool PlainTensors::IsRecorded(nb::handle tensor) const {
 
 bool PlainTensors::MayCountRows(int dtype_id) const { return dtype_id == HVD_INT32; }
 
-// Not by torch, which takes several times as long: glibc has no cache for aligned memory, and the dispatcher leads
-// through much code.
+// Use malloc instead of torch, which takes several times as long: glibc does not cache aligned memory, and torch's
+// dispatcher runs much code.
 NewArray PlainTensors::Allocate(int dtype_id, int ndim, const int64_t* shape) const {
   size_t bytes = dlpack::TypeOf(dtype_id).bits / 8u;
   for (int i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(shape[i]);
@@ -89,7 +90,7 @@ nb::object PlainTensors::Make(NewArray* allocated, int dtype_id, int ndim, const
   void* const memory = allocated->memory.get();
   nb::object made =
       maker_->Make(allocated->data, {nullptr, ndim, shape, dtype_id, nullptr, {}}, Attempt::FreeAfterwards, memory);
-  allocated->memory.release();  // the tensor's
+  allocated->memory.release();  // now owned by the tensor
   return made;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's tensors for native calls.
+// Tensors of torch for native calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -34,12 +34,12 @@ class PlainTensors : public PlainArrays {
  private:
   bool Probe(int dtype_id, nanobind::handle dtype) const;
 
-  const nanobind::object reader_object_, maker_object_;  // keep the next two
+  const nanobind::object reader_object_, maker_object_;  // keep the next two alive
   const TensorReader* const reader_;
   const TensorMaker* const maker_;
   const nanobind::callable is_grad_enabled_;
-  const nanobind::object requires_grad_;  // the name
-  std::vector<bool> makeable_;            // by dtype id
+  const nanobind::object requires_grad_;  // attribute name
+  std::vector<bool> makeable_;            // by dtype id: true if torch can create such tensors
 };
 
 void BindPlainTensors(nanobind::module_& module);

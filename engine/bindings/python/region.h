@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device that the engine made for tensors, until nobody looks at it any more.
+// Memory on a device that the engine allocated for tensors; freed when no tensor uses it any more.
 #pragma once
 
 #include <hvd/engine.h>
@@ -22,7 +22,7 @@ class Region {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Null: the members are not known to share the device.
+  // Return null if the members are not known to share the device.
   static std::unique_ptr<Region> Allocate(hvd_world* world, int process_set, int device, uint64_t bytes);
 
  private:

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace hvd_python {
 namespace {
 
-// False: the field cannot hold the value.
+// Return false if the field cannot hold the value.
 template <typename Number>
 bool Store(nb::handle value, Number* field) {
   int64_t number = 0;

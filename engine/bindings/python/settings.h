@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's settings from and for Python, by the names of hvd/settings.h.
+// The engine's settings for Python, by their names in hvd/settings.h.
 #pragma once
 
 #include <hvd/engine.h>
@@ -9,8 +9,8 @@ namespace hvd_python {
 
 void BindSettings(nanobind::module_& module);
 
-// The defaults, overruled by what is given, which keeps the texts alive that the result points to. KeyError and
-// ValueError name the setting.
+// Return the defaults, overridden by `given`, which must outlive the result because the result points to its strings.
+// KeyError and ValueError name the setting.
 hvd_settings ReadSettings(const nanobind::dict& given);
 
 }  // namespace hvd_python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python passes to World.submit: the call, which all tensors of an operation share, and where each tensor lies.
+// Arguments of World.submit: the call, which all tensors of an operation share, and the location of each tensor.
 #pragma once
 
 #include <hvd/engine.h>

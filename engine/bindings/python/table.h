@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all of horovod._engine shares: the C API, errors as Python's, and waiting without the GIL.
+// What all of horovod._engine shares: the C API, Python exceptions, and waiting without the GIL.
 #pragma once
 
 #include <hvd/engine.h>
@@ -12,21 +12,21 @@ namespace hvd_python {
 const hvd_api* Api();
 
 void BindErrors(nanobind::module_& module);
-nanobind::object ErrorOf(const hvd_status& status);  // an EngineError
+nanobind::object ErrorOf(const hvd_status& status);  // returns an EngineError
 [[noreturn]] void Raise(const hvd_status& status);
 
-// Without the GIL, looking for signals every 50 ms: HVD_IN_PROGRESS once the time is over (negative: never). Throws
-// what a signal handler raised; the operation then goes on.
+// Wait without the GIL, checking for signals every 50 ms. Return HVD_IN_PROGRESS when the time is over; a negative time
+// is unlimited. Throws the exception of a signal handler; the operation then continues.
 int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status);
 
-// The same without a limit, and released at the end. `look`: it may be done, and then no other thread need run
-// meanwhile.
+// Wait without a time limit, and release the handle. `look`: first poll while holding the GIL, because the operation
+// may be done already.
 int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* status);
 
 constexpr int kSignalPeriodMs = 50;
 
-// Tells the engine, until the end of its scope, that this thread does nothing but wait. Not before a wait has taken one
-// period: most are over by then, and need not pay for it.
+// Declares, until the end of its scope, that this thread only waits. Call Tell only after a wait has taken one period,
+// so that short waits do not pay for it.
 class Blocked {
  public:
   explicit Blocked(hvd_world* world) : world_(world) {}
@@ -38,7 +38,7 @@ class Blocked {
 
   void Tell(int64_t handle) {
     if (handle == handle_) return;
-    thread_ = PyThread_get_thread_ident();  // as Python's own threading numbers them
+    thread_ = PyThread_get_thread_ident();  // the number that Python's threading module uses
     handle_ = handle;
     Api()->block(world_, handle, thread_);
   }
@@ -49,7 +49,7 @@ class Blocked {
   uint64_t thread_ = 0;
 };
 
-// What is said about a tensor whose memory was taken from an operation under way.
+// Return the error text for a tensor whose memory was changed while an operation used it.
 std::string MovedText(const std::string& name);
 
 }  // namespace hvd_python

@@ -15,7 +15,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-// One of DLPack's two structs, and what it points to.
+// One of DLPack's two structs with the data that it points to.
 template <typename M>
 struct Owned {
   M managed{};
@@ -42,7 +42,7 @@ struct Owned {
   ~Owned() { release(context); }
 };
 
-constexpr const char* kFresh = "dltensor";  // torch gives it another name once the tensor is its own
+constexpr const char* kFresh = "dltensor";  // torch renames the capsule when it takes the tensor
 
 void DropUnused(PyObject* capsule) {
   if (!PyCapsule_IsValid(capsule, kFresh)) return;
@@ -62,13 +62,13 @@ nb::object TensorMaker::Make(void* data, const PlainTensor& like, void (*release
     owned->managed.version = {dlpack::kMajorVersion, 0};
     void* object = nullptr;
     if (to_object_(&owned->managed, &object)) throw nb::python_error();
-    owned.release();  // torch's now
+    owned.release();  // now owned by torch
     return nb::steal(static_cast<PyObject*>(object));
   }
   auto owned = std::make_unique<Owned<dlpack::Managed>>(data, like, release, context);
   const nb::object capsule = nb::steal(PyCapsule_New(&owned->managed, kFresh, DropUnused));
   if (!capsule) throw nb::python_error();
-  owned.release();  // the capsule's
+  owned.release();  // now owned by the capsule
   return from_dlpack_(capsule);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's tensors over memory of ours, without torch's headers: through DLPack's table of functions, or by a capsule
-// where torch is too old to have one.
+// Creates tensors of torch over our memory without torch's headers: through DLPack's function table, or through a
+// capsule for versions of torch without the table.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,8 +14,8 @@ class TensorMaker {
   // `table`: torch.Tensor's capsule with DLPack's functions, or None; `from_dlpack`: torch's function for capsules.
   TensorMaker(nanobind::handle table, nanobind::callable from_dlpack);
 
-  // A tensor like another one, but for its memory. `release` is called once nobody looks at that any more, with or
-  // without the GIL; also if this throws.
+  // Create a tensor with the layout of `like` over `data`. `release` is called when nothing refers to the memory any
+  // more, with or without the GIL, and also if this throws.
   nanobind::object Make(void* data, const PlainTensor& like, void (*release)(void* context), void* context) const;
 
  private:

@@ -33,17 +33,17 @@ TensorReader::TensorReader(nb::handle tensor_type, const nb::dict& dtypes, nb::h
 }
 
 bool TensorReader::Read(PyObject* tensor, PlainTensor* plain) const {
-  // Subclasses may keep their elements anywhere.
+  // Subclasses may store their elements anywhere.
   if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != tensor_type_.ptr()) return false;
   if (!(describe_ ? ReadByTable(tensor, plain) : ReadByAttributes(tensor, plain))) return false;
-  // The memory of a tensor with the negative bit holds the opposite of its values, which DLPack does not say.
+  // The memory of a tensor with the negative bit holds the negated values, and DLPack does not report the bit.
   return !is_negated_(nb::handle(tensor)).is(nb::handle(Py_True));
 }
 
 bool TensorReader::ReadByTable(PyObject* tensor, PlainTensor* plain) const {
   dlpack::Tensor found;
   if (describe_(tensor, &found) != 0) {
-    PyErr_Clear();  // sparse ones, for example
+    PyErr_Clear();  // sparse tensors, for example
     return false;
   }
   if (found.device.device_type != dlpack::kHostMemory || !IsContiguous(found)) return false;
@@ -76,7 +76,7 @@ bool TensorReader::ReadByAttributes(nb::handle tensor, PlainTensor* plain) const
 bool TensorReader::LiesAt(nb::handle tensor, const void* data, int64_t elements) const {
   PlainTensor now;
   if (Read(tensor.ptr(), &now)) return ElementsOf(now.ndim, now.shape) == elements && (!elements || now.data == data);
-  // It has been transposed, say, which moves nothing.
+  // Read refuses, for example, a transposed tensor, although its memory has not moved.
   return nb::cast<int64_t>(tensor.attr("numel")()) == elements &&
          (!elements || nb::cast<uintptr_t>(tensor.attr("data_ptr")()) == reinterpret_cast<uintptr_t>(data));
 }

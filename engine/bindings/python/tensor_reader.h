@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's tensors without torch's headers: through the table of functions that DLPack defines for this, or by their
-// attributes where torch is too old to have one.
+// Reads tensors of torch without torch's headers: through DLPack's function table, or through attributes for versions
+// of torch without the table.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,13 +21,13 @@ class TensorReader {
   TensorReader(nanobind::handle tensor_type, const nanobind::dict& dtypes, nanobind::handle strided,
                nanobind::handle table);
 
-  // False for what needs a closer look: not a plain tensor, another memory or layout, an unknown dtype, a tensor with
-  // the negative bit. Other threads may run meanwhile, because torch releases the GIL to look at that bit.
+  // Return false if Python must handle the object: a subclass, memory on a device, another layout, an unknown dtype, or
+  // a tensor with the negative bit. Other threads may run meanwhile, because torch releases the GIL to check that bit.
   bool Read(PyObject* tensor, PlainTensor* plain) const;
 
-  // The tensor's storage: it keeps the memory when the tensor is given another one, though not when it is resized.
+  // Return the tensor's storage. It keeps the memory if the tensor is given another storage, but not if it is resized.
   nanobind::object Hold(nanobind::handle tensor) const { return tensor.attr(untyped_storage_)(); }
-  // Whether a tensor has this many elements, at this address.
+  // Return true if a tensor has this many elements at this address.
   bool LiesAt(nanobind::handle tensor, const void* data, int64_t elements) const;
 
  private:
@@ -36,9 +36,9 @@ class TensorReader {
 
   const nanobind::object tensor_type_, strided_;
   const nanobind::object is_negated_;       // a method of the type
-  const nanobind::object untyped_storage_;  // the name
+  const nanobind::object untyped_storage_;  // attribute name
   std::vector<std::pair<nanobind::object, int>> dtypes_;
-  int (*describe_)(void* tensor, void* description) = nullptr;  // fills a DLTensor
+  int (*describe_)(void* tensor, void* description) = nullptr;  // fills in a DLTensor
 };
 
 void BindTensorReader(nanobind::module_& module);

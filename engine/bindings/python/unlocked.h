@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's lock (the GIL), released while a thread waits for the engine.
+// Releases Python's lock (the GIL) while a thread waits for the engine.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace hvd_python {
 
-// The same as nb::gil_scoped_release, without its checks. A thread that an ending interpreter finds in the destructor
-// stays there (see personality.cc). It holds no lock of the engine's, and nothing at exit waits for it.
+// Releases the GIL in a scope, as nb::gil_scoped_release does, but without its checks. If the interpreter exits
+// meanwhile, the thread stops in the destructor (see personality.cc). It then holds no lock of the engine, and nothing
+// waits for it at exit.
 class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}

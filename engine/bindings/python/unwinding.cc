@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// personality.cc keeps threads that Python ends inside this module. Frameworks have functions that nothing may leave by
-// unwinding, too, below and above ours, in libraries that share one C++ run time. Once the program has come to its end,
-// the handler of that run time's std::terminate keeps their threads as well.
+// personality.cc stops threads that Python ends inside this module. Frameworks also have functions that must not be
+// left by unwinding, in libraries that share one C++ runtime. So once the program is exiting, a handler of that
+// runtime's std::terminate stops their threads too.
 #include "bindings/python/unwinding.h"
 
 #include <dlfcn.h>
@@ -12,10 +12,10 @@ namespace {
 
 using Handler = void (*)();
 
-pthread_t ending;  // the thread that goes through the end of the program
+pthread_t ending;  // the thread that runs the exit of the program
 Handler handler_before = nullptr;
 
-// Python takes itself for uninitialised from when it begins to end other threads.
+// Stop this thread if the interpreter is exiting. Python counts as uninitialised once it begins to end other threads.
 void StayOrTerminate() {
   while (!pthread_equal(ending, pthread_self()) && !Py_IsInitialized()) pause();
   handler_before();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that Python ends inside C++: they stay where they are.
+// Keeps threads that Python ends inside C++ from unwinding.
 #pragma once
 
 #include <nanobind/nanobind.h>

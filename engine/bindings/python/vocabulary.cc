@@ -38,7 +38,7 @@ void BindVocabulary(nb::module_& module) {
         {"MIN", HVD_MIN},
         {"MAX", HVD_MAX},
         {"PRODUCT", HVD_PRODUCT}});
-#define HVD_MEMBER(id, number, name, bytes, floating) {&#id[4], number},  // without HVD_
+#define HVD_MEMBER(id, number, name, bytes, floating) {&#id[4], number},  // without the prefix HVD_
   Bind(module, "DType", {HVD_DTYPES(HVD_MEMBER)});
 #undef HVD_MEMBER
   nb::list table;

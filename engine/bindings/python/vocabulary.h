@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of the C API for Python: IntEnums of what can be asked for, names and sizes of element types.
+// The numbers of the C API for Python: IntEnums of kinds, reductions and dtypes, and the dtypes' names and sizes.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * libhvd's whole face: one versioned table of C functions. The Python module, the TensorFlow shim and the XLA handlers
- * are clients of this table and of nothing else, so that all of them share one engine in a process.
- * Every struct starts with its own size: fields are only ever added at the end. */
+ * The complete interface of libhvd: one versioned table of C functions. The Python module, the TensorFlow operations
+ * and the XLA handlers use only this table, so that all of them share one engine in a process.
+ * Every struct starts with its own size; fields are only ever added at the end. */
 #ifndef HVD_ENGINE_H_
 #define HVD_ENGINE_H_
 
@@ -49,8 +49,8 @@ typedef enum hvd_reduce_op {
   HVD_PRODUCT = 5
 } hvd_reduce_op;
 
-/* Every element type: X(id, number, name, bytes of an element, whether floating). Numbers 0 to 9 are Horovod's own; all
- * are part of what ranks send each other. FLOAT8_E4M3 is the "fn" variant, without infinities. */
+/* All element types: X(id, number, name, bytes per element, is floating). Numbers 0 to 9 are Horovod's. Ranks send
+ * each other these numbers, so they never change. FLOAT8_E4M3 is the "fn" variant, without infinities. */
 #define HVD_DTYPES(X)                           \
   X(HVD_UINT8, 0, "uint8", 1, 0)                \
   X(HVD_INT8, 1, "int8", 1, 0)                  \
@@ -75,7 +75,7 @@ typedef enum hvd_dtype {
 } hvd_dtype;
 enum { HVD_DTYPE_COUNT = HVD_UINT64 + 1 };
 
-/* Bytes of an element; 0 for what is not a dtype. */
+/* Return the bytes of an element, or 0 if `dtype` is not an hvd_dtype. */
 static inline uint32_t hvd_item_bytes(int32_t dtype) {
   switch (dtype) {
 #define HVD_CASE(id, number, name, bytes, floating) \
@@ -104,7 +104,7 @@ enum { HVD_WILL_WAIT = 1, HVD_PROMPT = 2 };
 
 typedef struct hvd_status {
   int32_t code;
-  int32_t lost_rank; /* the peer to blame for HVD_FAILED, or -1 */
+  int32_t lost_rank; /* the rank that caused HVD_FAILED, or -1 */
   char text[4096];
 } hvd_status;
 
@@ -119,9 +119,9 @@ typedef struct hvd_settings {
 typedef struct hvd_identity {
   uint32_t size;
   int32_t rank, world_size;
-  const char* host;           /* host identity given by the launcher: equal means "may share memory" */
+  const char* host;           /* the launcher's identifier of the host; ranks with equal values may share memory */
   const char* listen_address; /* numeric address to listen on */
-  const char* world_id;       /* random per job */
+  const char* world_id;       /* random identifier of the job */
   uint32_t generation;
   const uint8_t* secret;
   uint64_t secret_size;
@@ -131,10 +131,10 @@ typedef struct hvd_peer {
   uint32_t size;
   int32_t rank;
   const char* host;
-  const char* address; /* numeric address and port of its listener */
+  const char* address; /* numeric address of its listener */
   int32_t port;
   const char* local_socket; /* name of its abstract unix socket */
-  const char* machine;      /* whose cores it runs on: alike for hosts that are containers of one machine; may be "" */
+  const char* machine; /* machine whose cores it uses: equal for hosts that are containers of one machine; may be "" */
 } hvd_peer;
 
 typedef struct hvd_op {
@@ -143,9 +143,10 @@ typedef struct hvd_op {
   int32_t dtype;     /* hvd_dtype */
   int32_t reduce_op; /* hvd_reduce_op */
   int32_t root;
-  /* -1: memory of the host. Else the GPU's number in this process: the operation is done when its work has been
-   * launched; let_wait orders what follows. Outputs that the engine allocates are there too. A join names the GPU on
-   * which it takes part in what others reduce on theirs, if it has had no tensors there. */
+  /* -1 for host memory, else the GPU's number in this process. An operation on a GPU is done when its work has been
+   * launched; use let_wait to order later work after it. Outputs that the engine allocates are on this device too. A
+   * join names the GPU on which this rank takes part in the reductions of the other ranks if it has had no tensors
+   * on a GPU before. */
   int32_t device;
   int32_t ndim;
   int32_t nsplits;
@@ -155,43 +156,45 @@ typedef struct hvd_op {
   const void* input;
   void* output; /* NULL: allocated by `allocate` or by the engine (allgather, alltoall) */
   double prescale, postscale;
-  /* Called once the output's shape is known, from the driving thread; NULL result fails the operation. */
+  /* Called from the thread that drives the engine, once the output's shape is known. The operation fails if it
+   * returns NULL. */
   void* (*allocate)(void* context, const int64_t* shape, int32_t ndim);
   void* allocate_context;
-  /* Allreduce of float32: HVD_FLOAT16 or HVD_BFLOAT16 rounds it to that type on the way, so that to the other ranks it
-   * is a tensor of that type, and gives the result as float32 again. 0: as it is, and so is any other dtype, and all
-   * in a world on one host, where there is nothing to save, unless it is deterministic. */
+  /* Type that float32 allreduces are sent in: HVD_FLOAT16 or HVD_BFLOAT16 rounds the tensor to that type, so that
+   * the other ranks treat it as a tensor of that type, and converts the result back to float32. 0 sends float32.
+   * Ignored for other dtypes, for tensors on devices, and in a world on one host (where it saves nothing) unless the
+   * world is deterministic. */
   int32_t wire_dtype;
-  /* Of a tensor on a device: the framework's stream on which its contents come to be, and which may go on at once. */
+  /* For a tensor on a device: the framework's stream that produces its contents. The stream is not blocked. */
   uint64_t stream;
 } hvd_op;
 
-/* Memory for tensors that the engine owns. In-place allreduces of tensors in it are not staged where all members of the
- * process set are on one host and do the same. */
+/* Memory for tensors that the engine owns. In-place allreduces of tensors in it skip the staging copy if all members
+ * of the process set are on one host and use such memory too. */
 typedef struct hvd_buffer {
   uint32_t size;
-  int32_t shared; /* 0: ordinary memory, because there is none to share or no room; everything works, only slower */
-  void* data;     /* zeroed if shared, on a page boundary */
-  void* owner;    /* the engine's */
+  int32_t shared; /* 0: ordinary memory, which also works but is slower, because no shared memory is available */
+  void* data;     /* page-aligned; zeroed if shared */
+  void* owner;    /* used by the engine only */
 } hvd_buffer;
 
-/* A piece of work for another library; see use_jobs. */
+/* One operation that an external library executes for the engine; see use_jobs. */
 typedef struct hvd_job {
   uint32_t size;
-  int32_t kind;  /* hvd_kind; add and remove_process_set: make or forget the group, which may wait for its members */
-  int32_t dtype; /* hvd_dtype of the elements that are reduced; all else is counted in bytes */
-  int32_t reduce_op; /* hvd_reduce_op: sum, product, and min and max of integers */
-  int32_t root;      /* index of a member */
-  uint32_t group;    /* 0: all ranks; else the number under which the group was made */
+  int32_t kind; /* hvd_kind; for add and remove_process_set: create or free the group, which may wait for its members */
+  int32_t dtype;     /* hvd_dtype of reduced elements; other kinds are counted in bytes */
+  int32_t reduce_op; /* hvd_reduce_op: sum or product; min or max of integers only */
+  int32_t root;      /* index of the root among the members */
+  uint32_t group;    /* 0: all ranks; else the number under which the group was created */
   int32_t members;
-  int32_t in_place; /* the input lies where the output is to be */
+  int32_t in_place; /* 1 if the input already lies in the output's memory */
   int64_t id;
-  const int32_t* ranks; /* of the members */
+  const int32_t* ranks; /* ranks of the members */
   void* input;
   uint64_t input_bytes;
   void* output;
   uint64_t output_bytes;
-  const int64_t* sent;     /* alltoall: bytes to each member; allgather: of this one */
+  const int64_t* sent;     /* alltoall: bytes to each member; allgather: bytes from this member */
   const int64_t* received; /* alltoall, allgather: bytes from each member; reducescatter: elements to each member */
 } hvd_job;
 
@@ -199,118 +202,128 @@ typedef struct hvd_api {
   uint32_t version;
   uint32_t size;
   void (*default_settings)(hvd_settings*);
-  /* Opens the listeners of a new world; NULL and a status on failure. */
+  /* Open the listeners of a new world. Returns NULL and a status on failure. */
   hvd_world* (*open)(const hvd_identity*, const hvd_settings*, hvd_status*);
   int32_t (*tcp_port)(hvd_world*);
   const char* (*local_socket)(hvd_world*);
-  /* Meets all peers (the whole world, ordered by rank) and starts the engine. */
+  /* Connect to all peers (the whole world, ordered by rank) and start the engine. */
   int32_t (*connect)(hvd_world*, const hvd_peer*, int32_t count, double timeout_s, hvd_status*);
-  /* Ends the world: every pending operation fails, peers are told, threads and descriptors are given back. Idempotent;
-   * other functions may still be called and say that the world is gone. Waits first until devices are done with what
-   * was launched there, which other ranks may have to come to; see `leave`. */
+  /* End the world: fail every pending operation, notify the peers, release threads and descriptors. Safe to call
+   * twice; later calls of other functions report that the world is gone. First waits until the devices have finished
+   * the work launched on them, which may depend on other ranks; see `leave`. */
   void (*close)(hvd_world*);
-  /* Frees what is left. No other call may be under way. */
+  /* Free the world. No other call may be running. */
   void (*destroy)(hvd_world*);
-  /* Starts operations, each for itself (group NULL), or a group as one unit. Returns one handle > 0 for all, which is
-   * done when they are and has the status of the first that failed; or 0 and a status, and none is started.
+  /* Start operations: independent ones if group is NULL, else all as one unit. Returns one handle > 0 for all of
+   * them, which is done when all are done and has the status of the first one that failed. On an error, returns 0
+   * and a status, and starts none.
    * `on_done` may be NULL; it runs on the thread that finishes the work, never under an engine lock.
-   * HVD_WILL_WAIT promises a wait at once on this thread, so that no other thread need be woken.
-   * HVD_PROMPT, where prompt_stream has named one: the caller vouches that all members of the world call the same in
-   * the same order, and it is launched on that stream, after what is on the caller's now, without asking them. It has
-   * an output of its own; an alltoall's splits are followed by the rows that come from each member, and an allgather
-   * may name those of all members in its splits. */
+   * HVD_WILL_WAIT promises that this thread waits immediately, so that the engine need not wake another thread.
+   * HVD_PROMPT launches the operations on the stream that prompt_stream returned, after the work that is now on the
+   * caller's stream, without negotiation. The caller guarantees that all members of the world submit these operations
+   * in one order. They need an output buffer. An alltoall's splits are followed by the rows that come from each member;
+   * an allgather may list the rows of all members in its splits. */
   int64_t (*submit)(hvd_world*, int32_t process_set, const hvd_op*, int32_t count, const char* group, uint32_t flags,
                     void (*on_done)(void* context, const hvd_status*), void* context, hvd_status*);
-  int32_t (*poll)(hvd_world*, int64_t handle); /* 1 done, 0 not, -1 unknown handle */
-  /* HVD_IN_PROGRESS after timeout_ms (the caller looks for signals and calls again), else the final code. */
+  int32_t (*poll)(hvd_world*, int64_t handle); /* 1 done, 0 not done, -1 unknown handle */
+  /* Return the final code, or HVD_IN_PROGRESS after timeout_ms (the caller checks for signals and calls again). */
   int32_t (*wait)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
-  /* Results of a finished handle. Output memory the engine allocated passes to the caller: free with free_buffer. */
+  /* Return a result of a finished handle. Memory that the engine allocated passes to the caller, who frees it with
+   * free_buffer. */
   void* (*take_output)(hvd_world*, int64_t handle, int32_t index, int64_t* rows, uint64_t* bytes);
   int32_t (*received_splits)(hvd_world*, int64_t handle, int64_t* rows, int32_t capacity);
-  int64_t (*value)(hvd_world*, int64_t handle); /* join: last rank; add_process_set: new id */
-  void (*release)(hvd_world*, int64_t handle);  /* forget a handle */
+  int64_t (*value)(hvd_world*, int64_t handle); /* join: last rank to join; add_process_set: new id */
+  void (*release)(hvd_world*, int64_t handle);
   void (*free_buffer)(void*);
-  /* Tagged point to point. Completes like any other handle. `device`: the GPU that the data lie on, ready after what
-   * is on `stream` by now, or -1: the host. When it is done the device is, too: no stream has to wait. */
+  /* Send or receive a tagged message between two ranks; the handle works as for other operations. `device` is the
+   * GPU that holds the data, which is ready after the work now on `stream`, or -1 for host memory. When the handle
+   * is done, the device has finished too, so no stream has to wait. */
   int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, int32_t device,
                   uint64_t stream, hvd_status*);
   int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, int32_t device, uint64_t stream,
                   hvd_status*);
   const char* (*describe)(hvd_world*); /* JSON: transports, kernels, counters */
-  /* Writes what this rank does to a file as a Chrome trace, from now on. Ends a timeline that was being written. */
+  /* Start writing this rank's activity to a file as a Chrome trace. Ends a timeline that is being written. */
   int32_t (*start_timeline)(hvd_world*, const char* path, int32_t mark_cycles, hvd_status*);
   int32_t (*stop_timeline)(hvd_world*, hvd_status*);
-  /* Fills a buffer of `bytes` for this world; HVD_OK or the reason. It belongs to this world's life: after `close`, and
-   * even after `destroy`, the memory is still there until release_buffer, but no collective knows it any more. */
+  /* Fill in a buffer of `bytes` for this world and return HVD_OK, or return the error. The memory stays valid until
+   * release_buffer, even after `close` and `destroy`, but no collective uses it as shared memory any more. */
   int32_t (*allocate)(hvd_world*, uint64_t bytes, hvd_buffer*, hvd_status*);
   void (*release_buffer)(hvd_buffer*);
-  /* Before connect: `tell` writes what the program is doing (its stack) and returns the number of bytes. Called when
-   * other ranks wait for this one, on a thread of its own, which may be kept waiting; `context` must stay for ever. */
+  /* Set the function that describes what the program is doing (its stack). `tell` writes text and returns its number
+   * of bytes. The engine calls it on a separate thread, which may block, when other ranks wait for this one. Call
+   * before connect; `context` must stay valid until the process ends. */
   void (*tell_stack)(hvd_world*, uint64_t (*tell)(void* context, char* text, uint64_t capacity), void* context);
-  /* wait and release in one, but for HVD_IN_PROGRESS, which timeout_ms 0 gives at once. */
+  /* Wait for a handle and release it, unless the result is HVD_IN_PROGRESS (immediately if timeout_ms is 0). */
   int32_t (*finish)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
-  /* Shared memory, on a page boundary, that is lent to the user again and again; NULL where there is none. To free with
-   * free_buffer. While it is lent it is the user's own, also in forked children and after the world's end. lend and
-   * take_back: 0 if it is not shared any more, or peers that have not heard of the end may write to it: to be freed. */
+  /* Allocate page-aligned shared memory that can be lent to the user repeatedly, or return NULL if there is none.
+   * Free it with free_buffer. While it is lent only the user uses it, also in forked children and after the world
+   * ends. lend and take_back return 0 if the memory must be freed instead: it is no longer shared, or peers that do
+   * not know yet that the world has ended may still write to it. */
   void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
   int32_t (*lend)(hvd_world*, void*);
   int32_t (*take_back)(void*);
-  /* Before connect: `tell` writes about one thread of the program, by the number that `block` was given for it: first
-   * '1' if no other thread of the program could submit anything, '2' if there are others of which the program does not
-   * know that they call, else '0'; then where it is in the program, such as "train.py:12", if that is known; for '2',
-   * then a line feed and the names of the others. Called when the thread has waited for a while, as tell_stack's is. */
+  /* Set the function that describes one blocked thread, given the number that was passed to `block`. `tell` writes
+   * '1' if no other thread of the program could submit anything, '2' if there are other threads and the program
+   * cannot tell whether they call the engine, else '0'. After this character it writes where the thread is, such as
+   * "train.py:12", if that is known; for '2', then a line feed and the names of the other threads. Called, as
+   * tell_stack's function is, on a separate thread once the thread has waited for a while. Call before connect. */
   void (*tell_block)(hvd_world*, uint64_t (*tell)(void* context, uint64_t thread, char* text, uint64_t capacity),
                      void* context);
-  /* From here to `unblock` this thread does nothing but wait for this handle, however long that takes. Ranks that wait
-   * for each other for ever learn of it by this. Who may give up or do something else must not say so. */
+  /* Declare that, until `unblock`, this thread only waits for this handle, without a time limit. The engine uses
+   * this to detect ranks that wait for each other. Threads that may give up or do other work must not call it. */
   void (*block)(hvd_world*, int64_t handle, uint64_t thread);
   void (*unblock)(hvd_world*, uint64_t thread);
-  /* Before connect, on all ranks or none: tensors travel by another library wherever that can do it. The client takes
-   * the jobs on one thread, starts them in the order in which they come, without waiting for one before it starts the
-   * next (other ranks may see those of other groups in another order), and says when each is done. */
+  /* Let an external library move tensors wherever it supports the operation. Call before connect, on all ranks or
+   * none. The client takes jobs on one thread and starts them in the order in which they arrive, without waiting for
+   * earlier jobs (other ranks may see jobs of other groups in another order), and reports when each is done. */
   void (*use_jobs)(hvd_world*);
-  /* HVD_OK; HVD_IN_PROGRESS if none has come within the time; HVD_FAILED when none will come any more. What a job
-   * points to stays until finish_job; for ever, if that is never called. */
+  /* Return HVD_OK and a job, HVD_IN_PROGRESS if none has arrived within the time, or HVD_FAILED when no more will
+   * arrive. Memory that a job points to stays valid until finish_job, even if that is never called. */
   int32_t (*next_job)(hvd_world*, uint32_t timeout_us, hvd_job*, hvd_status*);
-  /* `error`: NULL if it went well; else the world ends with this text. */
+  /* Report the end of a job. `error` is NULL on success, else the text with which the world ends. */
   void (*finish_job)(hvd_world*, int64_t id, const char* error);
-  /* Puts what the program did itself into the timeline, if one is written: times of the steady (monotonic) clock. */
+  /* Add an event of the program to the timeline, if one is being written. Times are of the steady (monotonic) clock. */
   void (*show)(hvd_world*, const char* name, int64_t began_ns, int64_t ended_ns);
-  /* Before connect, alike on all ranks: what an autotuner has found in an earlier world, instead of tuning again. */
+  /* Use values that an autotuner found in an earlier world instead of tuning again. Call before connect, with equal
+   * values on all ranks. */
   void (*use_tuning)(hvd_world*, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes);
-  /* What is put on a stream of the device from here on waits for all operations that are done; the caller does not.
-   * Fails once the world has ended because of a lost rank: what operations left on the device then is of no account,
-   * also of those that were done before. */
+  /* Make later work on a stream of the device wait for all operations that are done; the caller does not wait. Fails
+   * once the world has ended: results on the device may then be invalid, also those of operations that were done
+   * before. */
   int32_t (*let_wait)(hvd_world*, int32_t device, uint64_t stream, hvd_status*);
-  /* Of a finished handle whose output the engine allocated on a device: its rows, or -1; and its contents, put on the
-   * stream as a copy to memory of the caller. The engine's memory is then its own again. */
+  /* output_rows returns the rows of an output that the engine allocated on a device, or -1. copy_output puts a copy
+   * of the output to memory of the caller on the stream; afterwards the engine reuses its own memory. The handle
+   * must be finished. */
   int64_t (*output_rows)(hvd_world*, int64_t handle, int32_t index);
   int32_t (*copy_output)(hvd_world*, int64_t handle, int32_t index, void* to, uint64_t stream, hvd_status*);
-  /* See HVD_PROMPT: the stream, which stays for ever; 0: such operations are always agreed upon, -1: that is not known
-   * before the first operation on a GPU is done. Alike on all ranks for all that comes after that one. */
+  /* Return the stream for HVD_PROMPT, which stays valid until the process ends; 0 if such operations are always
+   * negotiated; -1 if that is not known yet, which is so until the first operation on a GPU is done. After that
+   * operation the answer is equal on all ranks. */
   int64_t (*prompt_stream)(hvd_world*, int32_t device, int32_t kind, int32_t reduce_op, int32_t dtype, hvd_status*);
-  /* Memory of a device, with anything in it: in-place allreduces of tensors that all members of the set have at the
-   * same places of such memory are done where they lie. `address` is there; what is returned is for free_region, after
-   * which the memory is the engine's, and before which it outlives the world. NULL and HVD_OK: the members are not
-   * known to share the device, or not yet: that shows in the first operations there. */
+  /* Allocate uninitialised memory on a device. If all members of the set have a tensor at equal offsets of such
+   * memory, an in-place allreduce works on it without copies. `address` receives the memory's address. The returned
+   * object is for free_region; until then the memory stays valid, even after the world ends. NULL with HVD_OK: the
+   * members do not share the device, or it is not known yet, because their first operations on the device find out. */
   void* (*allocate_region)(hvd_world*, int32_t process_set, int32_t device, uint64_t bytes, uint64_t* address,
                            hvd_status*);
   void (*free_region)(void*);
-  /* Like `close`, for callers that must not wait for long: HVD_IN_PROGRESS after so many milliseconds if devices are
-   * not done yet, and the world goes on. 0: what they have not done is given up, at once, and a `close` under way too.
-   */
+  /* Close the world as `close` does, within a time limit. Returns HVD_IN_PROGRESS if devices have not finished after
+   * timeout_ms; the world then goes on. With 0, abandons unfinished device work at once, also that of a concurrent
+   * `close`. */
   int32_t (*leave)(hvd_world*, int32_t timeout_ms);
-  /* Whether members of a process set share GPUs: 1 or 0; -1: they have had no tensors there so far, or are one. */
+  /* Return 1 if members of a process set share GPUs, 0 if not, -1 if it is not known because they have had no
+   * tensors on GPUs yet or the set has one member. */
   int32_t (*shares_gpus)(hvd_world*, int32_t process_set);
-  /* Like leave(0), for a rank whose program has failed: every pending and later operation fails with this text, here
-   * and on all ranks, which learn that this rank is to blame. 1 if the world ends for this reason, 0 if it had ended
-   * before, or another thread is ending it. */
+  /* End the world because this rank's program has failed: every pending and later operation fails with this text on
+   * all ranks, which report this rank as the cause. Unfinished device work is abandoned. Returns 1 if the world ends
+   * for this reason, 0 if it had ended before or another thread is ending it. */
   int32_t (*fail)(hvd_world*, const char* why);
-  /* Functions that need no world. */
+  /* Codecs, which need no world. */
   const hvd_codecs* codecs;
 } hvd_api;
 
-/* NULL if this library does not speak `version`. */
+/* Return the table of functions, or NULL if this library does not support `version`. */
 #if defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
