@@ -42,7 +42,7 @@ struct Peer {
   std::string address;
   int port = 0;
   std::string local_socket;
-  // identifies the physical machine: hosts that are its containers have equal values; empty if unknown
+  // Identifies the physical machine: hosts that are its containers have equal values. Empty if it is unknown.
   std::string machine = {};
 };
 

@@ -12,7 +12,8 @@ namespace hvd {
 using WatchTime = std::chrono::steady_clock::time_point;
 using WatchSpan = std::chrono::steady_clock::duration;
 
-// Ranks that must give a sign of life within `limit` (zero: no limit). The caller checks about once every `kPeriod`.
+// Watch over the ranks that must give a sign of life within `limit` (zero: no limit). The caller checks about once
+// every `kPeriod`.
 class Heartbeats {
  public:
   static constexpr std::chrono::milliseconds kPeriod{500};

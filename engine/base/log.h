@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// in the order of HOROVOD_LOG_LEVEL's names
+// The values are in the order of HOROVOD_LOG_LEVEL's names.
 enum class LogLevel : int { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 // Logger of one rank. It is immutable, so each thread may use its own copy.

@@ -63,9 +63,9 @@ enum class OpKind : uint8_t {
 // How ranks on different hosts exchange the data of a reduction. The leader puts its choice into the negotiated record,
 // so that all ranks use the same algorithm.
 enum class HostAlgorithm : uint8_t {
-  // all pairs of hosts exchange data: each host owns a share, sums it in host order and sends the result to all
+  // All pairs of hosts exchange data: each host owns a share, sums it in host order and sends the result to all.
   kDirect = 0,
-  // hosts exchange data with adjacent hosts only: sums travel from the first host to the last, results around the ring
+  // Only adjacent hosts exchange data: sums travel from the first host to the last, and results around the ring.
   kRing = 1,
   kDoubling = 2,  // recursive halving, then doubling: sums form a binary tree
 };

@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Constant that, when added, rounds a float32 below 2^22 to the nearest even integer and leaves that integer in the
+// Constant that, when added, rounds a float32 below 2^22 to an integer (ties to even) and leaves that integer in the
 // lowest bits.
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 

@@ -130,7 +130,7 @@ class PairCollector {
     threshold_ = std::min(smallest + 1, kBitsOfInfinity);
   }
 
-  // Store values that are not sent in the residual.
+  // Store in `left` the values that are not sent.
   void PutBack(const int32_t* indices, const float* values, size_t count) {
     if (left_ == nullptr) return;
     for (size_t i = 0; i < count; i++) left_[indices[i]] = values[i];

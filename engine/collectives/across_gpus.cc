@@ -107,7 +107,7 @@ bool AcrossGpus::TakeResult() {
 ReduceAcrossGpus::ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                                    const Reduction& reduction)
     : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
-                 // Because a slot must hold the sums
+                 // Divide by the ratio, because a slot must hold the sums, which may be wider than the elements.
                  meeting.mates()->link()->slot_bytes() / reduction.SumRatio() / kUnit * kUnit),
       reduction_(reduction) {}
 

@@ -13,7 +13,7 @@ void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, si
   const size_t element = SizeOf(reduction.dtype);
   std::vector<const void*> pointers(sources.size());
   const bool one_pass = sources.size() == 2 && reduction.op == ReduceOp::kSum && reduction.prescale == 1.0;
-  // `in` and `out` have one layout: a stretch of one is a stretch of the other.
+  // `in` and `out` have equal layouts: a stretch of one is a stretch of the other.
   in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset, bool wide) {
     for (size_t j = 0; j < sources.size(); ++j) pointers[j] = sources[j] + offset;
     pointers[me] = own;

@@ -41,8 +41,8 @@ class PartialSums {
 
 class BetweenHosts {
  public:
-  // Blocks are ranges of `in`; their results go to the same ranges of `out`, which may be the same memory. All members
-  // must add equal blocks in one order.
+  // Blocks are ranges of `in`; their results go to the same ranges of `out`, which may be the same memory. The blocks
+  // and their order must be equal on all members.
   struct Run {
     Flat in, out;
     Reduction reduction;

@@ -109,7 +109,7 @@ void ForeignJobs::GiveBack(Staging staging) {
   if (spare_.size() > kSpareStagings) spare_.erase(spare_.begin());
 }
 
-// ---- the machine
+// ---- the state machine
 
 ForeignMachine::~ForeignMachine() {
   if (job_) job_->Revoke();

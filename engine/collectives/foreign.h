@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives that another library, such as MPI, executes. A state machine queues a job and then polls whether it is
-// done. A thread of the client takes the jobs in order and runs them, never while holding the driver's token. Jobs use
-// buffers of their own, because they cannot be cancelled: after a failure, the other library may still write when the
-// callers' tensors have been freed.
+// done. A thread outside the engine takes the jobs in order and runs them, never while holding the driver's token. Jobs
+// use buffers of their own, because they cannot be cancelled: after a failure, the other library may still write when
+// the callers' tensors have been freed.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct ForeignJob {
   std::vector<int64_t> sent, received;  // numbers of elements to and from each member
   size_t in_bytes = 0, out_bytes = 0;   // if in_bytes is 0, `out` holds the input too
   Staging in, out;
-  // Load copies the callers' tensors to `in` or `out`; unload copies `out` to them
+  // `load` copies the callers' tensors to `in` or `out`, and `unload` copies `out` to them.
   std::function<void(ForeignJob&)> load, unload;
 
   enum class State { kWaits, kDone, kFailed };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of a set that share this member's GPU, and the link to them through GPU memory. May be this member only.
+// Members of a set that share this member's GPU, and the link to them through GPU memory. It may be this member only.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ class GpuMates {
   // `lane` connects these members, in ascending order; it is null if they share no host memory.
   GpuMates(Devices* devices, Device* device, std::shared_ptr<Lane> lane, size_t slot_bytes);
 
-  // Make progress. After kDone, either the link exists or `why_not` is the reason; all members get one result.
+  // Make progress. After kDone, either the link exists or `why_not` is the reason; the result is equal on all members.
   Machine::Step Advance();
   const std::string& why_not() const { return why_not_; }
   // Valid if the link exists.

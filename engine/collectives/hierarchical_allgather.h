@@ -27,7 +27,7 @@ class HierarchicalAllgather : public Machine {
   size_t Arrived() const;
 
   size_t chunk_bytes_;
-  size_t own_bytes_;  // size of the part that is sent across first; the rest must arrive from other members before
+  size_t own_bytes_;  // size of the part that can be sent at once; the rest must first arrive from members of this host
   std::vector<size_t> foreign_bytes_;                     // size of the data from each other host
   std::unique_ptr<Allgather> inside_, across_, showing_;  // across_ exists on forwarding ranks only
 };

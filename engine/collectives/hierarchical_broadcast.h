@@ -33,7 +33,7 @@ class HierarchicalBroadcast : public Machine {
   size_t chunk_bytes_;
   uint64_t chunks_;
   uint64_t shown_ = 0, taken_ = 0;  // chunks posted, and received, inside the host
-  uint64_t carried_ = 0;            // the next chunk that this rank forwards
+  uint64_t carried_ = 0;            // the next chunk that this rank sends to, or receives from, another host
   bool begun_ = false;
 };
 

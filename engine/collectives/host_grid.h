@@ -45,7 +45,7 @@ struct HostGrid {
 };
 
 // Return a chunk size between hosts that certainly fits, given the slot size inside a host. Members that are not
-// forwarding ranks have no lane between hosts to query, but all members must get one result.
+// forwarding ranks have no lane between hosts to query, but the result must be equal on all members.
 inline size_t RoomAcross(size_t inside_bytes) {
   return std::min(InPackets(inside_bytes), InPackets(2 * inside_bytes));  // slots between hosts may be twice as large
 }

@@ -13,8 +13,8 @@ namespace hvd {
 
 class JoinedAlltoall : public Machine {
  public:
-  // Return true if this algorithm fits and pays off; all members get one result. `largest` is the number of rows in the
-  // largest split of any pair.
+  // Return true if this algorithm fits and pays off; the result is equal on all members. `largest` is the number of
+  // rows in the largest split of any pair.
   static bool Pays(const HostGrid& grid, size_t row_bytes, int64_t largest);
 
   // The arguments are those of Alltoall.

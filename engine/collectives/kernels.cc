@@ -25,7 +25,7 @@ bool HasHalfArithmetic() {
   constexpr unsigned long kAsimdHalf = 1ul << 10;  // HWCAP_ASIMDHP
   return (getauxval(AT_HWCAP) & kAsimdHalf) != 0;
 #else
-  return true;  // true for every 64-bit ARM machine with macOS
+  return true;  // every 64-bit ARM machine with macOS supports it
 #endif
 }
 #endif

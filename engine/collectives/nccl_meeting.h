@@ -87,8 +87,8 @@ class NcclMeeting {
   NcclMeeting(const NcclMeeting&) = delete;
   NcclMeeting& operator=(const NcclMeeting&) = delete;
 
-  // Make progress. After kDone, either `serves` is true or `why_not` is the reason; all members get one result. The
-  // lane is in use until then.
+  // Make progress. After kDone, either `serves` is true or `why_not` is the reason; the result is equal on all members.
+  // The lane is in use until then.
   Machine::Step Advance();
   bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }

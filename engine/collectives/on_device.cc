@@ -156,7 +156,7 @@ void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream
   for (const DevicePart& part : parts_) device.CopyUp(part.output, flat + part.begin, part.bytes, stream);
 }
 
-// ---- the meeting
+// ---- setup negotiation
 
 // Return true if the flags fit into the lane: they use the last whole page of its slots, where no message of the
 // negotiation lies.
@@ -250,7 +250,7 @@ void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) con
   if (slots_) slots_->AwaitAllRead(until);
 }
 
-// ---- machines
+// ---- state machines
 
 DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                              size_t size)

@@ -18,7 +18,7 @@
 namespace hvd {
 
 // Tensor, or a part of one, and its offset in the run of its batch. Offsets are multiples of kUnit, so that all
-// members' runs have one layout and whole units are moved.
+// members' runs have equal layouts and whole units are moved.
 struct DevicePart {
   CudaAddress input = 0;   // 0: this member has joined and contributes zeros
   CudaAddress output = 0;  // 0: this member does not want the result
@@ -69,7 +69,7 @@ class DeviceMeeting {
  public:
   DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes);
   static bool HasRoom(const Lane& lane);
-  // Make progress. After kDone, either `link` exists or `why_not` is the reason; all members get one result.
+  // Make progress. After kDone, either `link` exists or `why_not` is the reason; the result is equal on all members.
   Machine::Step Advance();
   const std::shared_ptr<DeviceLink>& link() const { return link_; }
   DeviceSlots* slots() const { return slots_.get(); }

@@ -261,7 +261,7 @@ void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, Cu
   });
 }
 
-// ---- the machine
+// ---- the state machine
 
 NcclLaunches::NcclLaunches(Devices* devices, std::shared_ptr<Communicator> communicator)
     : devices_(devices), communicator_(std::move(communicator)), revoked_(std::make_shared<std::atomic<bool>>(false)) {}

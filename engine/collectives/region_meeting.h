@@ -27,7 +27,7 @@ class RegionMeeting {
   RegionMeeting(const RegionMeeting&) = delete;
   RegionMeeting& operator=(const RegionMeeting&) = delete;
 
-  // Return the result for a region, or null if it has not been negotiated. All members get one answer.
+  // Return the result for a region, or null if it has not been negotiated. The answer is equal on all members.
   const Known* Find(int member, int64_t number) const;
   // Start to negotiate about one region of each member, -1 for none. All members pass equal numbers, then call Advance
   // until kDone.

@@ -47,7 +47,7 @@ class Communicator {
   // Call NCCL inside a group: everything that `calls` requests is launched together when it returns.
   void Launch(const std::function<void(const Nccl& nccl, NcclComm comm)>& calls);
   void Check(int result, const char* what) const;
-  // Return the error that has occurred since, or an empty text.
+  // Return the error that NCCL has reported since the members were connected, or an empty text.
   std::string Trouble();
   // Return an NCCL operation that multiplies by `factor` and sums.
   int SumTimes(double factor, DType dtype);

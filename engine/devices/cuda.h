@@ -43,7 +43,7 @@ enum : int { kCudaHost = 1, kCudaDevice = 2 };
 
 enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitialized = 4, kCudaNotReady = 600 };
 enum : unsigned {
-  kCudaEventTimed = 0,         //
+  kCudaEventTimed = 0,         // with timing
   kCudaEventPlain = 2,         // without timing
   kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
   kCudaPeerAccess = 1,         // maps memory of another device too

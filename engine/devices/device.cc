@@ -9,7 +9,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::microseconds kMoment(20);
-constexpr unsigned kThreads = 256;  // in a block
+constexpr unsigned kThreads = 256;  // threads in a block
 constexpr size_t kAlwaysByEngine = size_t{128} << 10;
 constexpr uint64_t kBytesOfThread = 4 * kUnit;  // minimum work of a thread
 

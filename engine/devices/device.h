@@ -39,7 +39,7 @@ class Device {
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
-  // Return true if the driver's service for that purpose (MPS) runs the work of several processes side by side, without
+  // Return true if the driver's multi-process service (MPS) runs the work of several processes side by side, without
   // time slices.
   bool runs_together() const { return runs_together_; }
   const Cuda& cuda() const { return *cuda_; }
@@ -137,7 +137,7 @@ class Device {
   unsigned most_blocks_ = 1;
   std::atomic<bool> abandoned_{false};
   const void* last_ = nullptr;  // the last caller of FollowOthers
-  std::mutex mutex_;            // guards what follows
+  std::mutex mutex_;            // guards the members below
   std::vector<CudaEvent> events_;
   // Last event of each stream; a caller's stream may no longer exist
   std::vector<std::pair<CudaStream, CudaEvent>> launched_;

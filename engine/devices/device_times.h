@@ -50,7 +50,7 @@ class DeviceTimes {
   void Tell(const Pending& pending, const Show& show);
 
   std::atomic<bool> on_{false};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<Device*, Anchor> anchors_;
   std::map<Device*, std::vector<CudaEvent>> spare_;
   std::vector<Pending> pending_;

@@ -68,7 +68,7 @@ class BlockPool {
   // Return a block; this may wait for the device, so the thread that drives the engine must not call it.
   Block Take(Device* device, size_t bytes);
   void GiveBack(Block block);
-  // Return a block that the device may still be using for an unknown time.
+  // Give back a block that the device may still be using for an unknown time; it is freed later instead of reused.
   void Discard(Block block);
 
  private:
@@ -139,7 +139,7 @@ class Devices {
   std::vector<Device*> Used();
 
   std::function<void()> wake_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<int, std::unique_ptr<Device>> devices_;
   Device* last_used_ = nullptr;
   BlockPool pinned_{BlockPool::Where::kPinned};

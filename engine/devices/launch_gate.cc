@@ -104,7 +104,7 @@ class LaunchGate {
   }
 
   std::atomic<bool> left_behind_{false};  // set in the child of a fork, where the locks may never be released
-  std::mutex mutex_;                      // guards what follows
+  std::mutex mutex_;                      // guards count_, tickets_ and wakes_
   uint64_t count_ = 0;
   std::map<uint64_t, const CallOrder*> tickets_;  // oldest first
   std::map<const CallOrder*, std::function<void()>> wakes_;

@@ -78,7 +78,7 @@ class DeviceRegions {
  private:
   std::shared_ptr<DeviceRegion> FindSpare(int ordinal, size_t bytes);
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<int, Device*> shared_;
   std::map<Device*, std::vector<std::shared_ptr<DeviceRegion>>> regions_;
   int64_t numbers_ = 0;

@@ -46,7 +46,7 @@ class Timeline {
   // Show an activity of the program itself between two times of the steady clock. Any thread may call this; no effect
   // while the timeline is off.
   void Show(const std::string& name, int64_t began_ns, int64_t ended_ns) { Show(Span{name, began_ns, ended_ns}); }
-  // Show an activity in a row of its own.
+  // Show an activity in the row that the span names.
   void Show(Span span);
 
   // The methods below are for the driver only, and only while on().

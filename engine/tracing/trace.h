@@ -39,7 +39,7 @@ struct Moment {
   uint16_t name_size = 0;
   int32_t set = 0;
   int32_t rank = 0;
-  int64_t time_ns = 0;         // of the steady clock
+  int64_t time_ns = 0;         // on the steady clock
   const char* text = nullptr;  // a string literal
   int64_t shape[kMostDimensions];
   char name[kMostName];
@@ -51,7 +51,7 @@ struct Moment {
 // Activity of the program itself, which belongs to no tensor.
 struct Span {
   std::string name;
-  int64_t began_ns = 0, ended_ns = 0;  // of the steady clock
+  int64_t began_ns = 0, ended_ns = 0;  // on the steady clock
   std::string row = "(program)";
 };
 
@@ -62,7 +62,7 @@ class Trace {
 
   void Add(const Moment& moment);
   void Add(const Span& span);
-  // Adds an event to the track of each pair of byte counters that has changed since the last call.
+  // Add an event to the track of each pair of byte counters that has changed since the last call.
   void Add(const TrafficSums& traffic, int64_t time_ns);
   // Record the number of dropped moments at the time of the last moment added, because later moments may already be
   // queued.

@@ -148,7 +148,7 @@ class Lane {
     StreamKey key;
     std::vector<int> fds;
     std::vector<std::deque<Item>> queues;  // by stream
-    // By stream: when unacknowledged data was first seen; the epoch if there is none
+    // By stream: since when data has been retransmitted without an answer; the epoch if all is well
     std::vector<std::chrono::steady_clock::time_point> unanswered_since;
     size_t got = 0;         // bytes of the current index received so far
     uint64_t complete = 0;  // number of indices received completely

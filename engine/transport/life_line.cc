@@ -32,7 +32,7 @@ void LifeLine::Read() {
   while ((got = ReceiveSome(fd(), bytes, sizeof bytes)) > 0) {
     unread_.append(bytes, static_cast<size_t>(got));
     while (TakeMessage()) continue;
-    if (unread_.size() > kMostBytes) break;  // malformed input ends the line as if it had broken
+    if (unread_.size() > kMostBytes) break;  // treat malformed input like a broken connection
   }
   ended_ = got >= 0 || !WouldBlock(errno);
 }

@@ -60,7 +60,7 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
 }
 
 void Mailbox::Send(int rank, std::string_view message, std::string_view open, size_t data) {
-  sent_.store(sent() + 1, std::memory_order_relaxed);  // not atomic, because there is only one writer
+  sent_.store(sent() + 1, std::memory_order_relaxed);  // a load and a store suffice, because there is only one writer
   auto outbox = outboxes_.find(rank);
   if (outbox != outboxes_.end()) {
     return open.empty() ? SendByInbox(outbox->second, message)

@@ -29,8 +29,8 @@ class Mailbox {
   Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector);
   ~Mailbox();
 
-  // Prepare for control messages with `rank`: open a TCP link if one is needed. With `vital` the peer opens it too, so
-  // the failure to connect is a sign that the peer is lost.
+  // Prepare for control messages with `rank`: open a TCP link if one is needed. With `vital` the peer expects the link
+  // too, so that a link that does not come up is a sign that the peer is lost.
   void Expect(int rank, bool vital);
   // Send a message to `rank`. `open` is tensor data at its end, which is not authenticated (see frame.h). `data` is the
   // number of tensor bytes in `message`, for the byte counters.

@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Owns one descriptor.
+// Owner of one descriptor.
 class Fd {
  public:
   Fd() = default;

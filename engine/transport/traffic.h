@@ -36,8 +36,8 @@ struct TrafficSums {
 struct alignas(64) Traffic {
   Tally data_sent, data_received;
   Tally control_sent, control_received;
-  Tally memory_read;     // by this rank, from memory of other ranks
-  Tally memory_written;  // by this rank, straight into tensors of other ranks
+  Tally memory_read;     // bytes that this rank read from memory of other ranks
+  Tally memory_written;  // bytes that this rank wrote directly into tensors of other ranks
   std::atomic<bool> data_is_known{true};
 
   TrafficSums Load() const {

@@ -150,7 +150,7 @@ void Autotuner::Learn() {
   for (const Candidate& candidate : candidates_) {
     if (candidate.scores.empty()) continue;
     points.insert(points.end(), candidate.scores.size(), candidate.point);
-    // Of two scores take the better one, because disturbances only ever slow a sample down.
+    // Take the better one of two scores, because disturbances only ever slow a sample down.
     const double typical =
         candidate.scores.size() == 2 ? std::max(candidate.scores[0], candidate.scores[1]) : Median(candidate.scores);
     values.insert(values.end(), candidate.scores.size(), typical);

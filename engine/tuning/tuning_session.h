@@ -33,8 +33,8 @@ class StepFinder {
 
 // Collectives that use a hierarchical algorithm.
 struct ByHost {
-  bool sums = false;   // allreduce
-  bool moves = false;  // allgather
+  bool sums = false;   // true if allreduce does
+  bool moves = false;  // true if allgather does
 };
 
 // Log with one line for each sample and one for the choice, flushed at once. If the file cannot be written, it logs a
