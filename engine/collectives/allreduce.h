@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allreduce inside one group. For a small message, each member posts all its data and reduces all data itself, which
 // takes one hop. For a larger one, each member posts to every other member the piece of a chunk that this member owns;
-// the owner sums in rank order and posts the result. Both algorithms sum the elements in rank order and round once, so
-// the choice never changes a bit.
+// the owner sums in rank order and posts the result. The order of the sums does not depend on the choice, and both
+// round once, so the choice never changes a bit.
 #pragma once
 
 #include <vector>
