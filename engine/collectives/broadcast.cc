@@ -61,7 +61,7 @@ bool Broadcast::CopyNext() {
 }
 
 Machine::Step Broadcast::Advance() {
-  // Not in the constructor, because the lane may still belong to the previous state machine
+  // Not done in the constructor, because the lane may still belong to the previous state machine.
   if (!begun_ && !is_root_) lane_->PostNothing(chunks_);
   begun_ = true;
   const uint64_t before = done_, turn = std::min(chunks_, done_ + kChunksInTurn);

@@ -19,7 +19,7 @@ struct Numbering {
     while (2 * count <= members) count *= 2;
     paired = members - count;
   }
-  // True if the member sends all its data to the next one
+  // Return true if the member sends all its data to the next one.
   bool Hands(int member) const { return member < 2 * paired && member % 2 == 0; }
   int Number(int member) const { return member < 2 * paired ? member / 2 : member - paired; }
   int Member(int number) const { return number < paired ? 2 * number + 1 : number + paired; }

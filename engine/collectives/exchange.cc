@@ -25,7 +25,7 @@ bool ExchangeBetweenHosts::Send() {
     lengths_[static_cast<size_t>(h)] = share.length;
     pieces_[static_cast<size_t>(h)] = At(sent_) + share.begin;
   }
-  // Sent in place, because the data stays until the answer overwrites it
+  // Send in place, because the data stays until the answer overwrites it.
   lane.PostScatterFrom(pieces_.data(), lengths_.data());
   ++sent_;
   return true;

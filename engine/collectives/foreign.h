@@ -81,7 +81,7 @@ class ForeignJobs {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ForeignJob>> queue_;
   std::map<int64_t, std::shared_ptr<ForeignJob>> taken_;  // by id
-  // Reused, because other libraries may work faster with memory that they have seen before
+  // Buffers are reused, because other libraries may work faster with memory that they have seen before.
   std::vector<Staging> spare_;
   int64_t last_ = 0;
   bool closed_ = false;

@@ -17,7 +17,7 @@ class HierarchicalBroadcast : public Machine {
  private:
   Range Chunk(uint64_t chunk) const;
   int CarrierOf(uint64_t chunk) const { return static_cast<int>((first_carrier_ + chunk) % columns_); }
-  // Position of the rank that posts the chunk inside this host
+  // Return the position of the rank that posts the chunk inside this host.
   int ShowerOf(uint64_t chunk) const { return at_root_ ? root_ : CarrierOf(chunk); }
   uint64_t NextOfOurs(uint64_t chunk) const;  // first chunk from `chunk` on that this rank forwards
   void Begin();

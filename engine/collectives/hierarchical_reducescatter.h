@@ -29,7 +29,7 @@ class HierarchicalReducescatter : public Machine {
   size_t LengthOf(const std::vector<int>& members, uint64_t round) const;
   Range Piece(int column, uint64_t round) const;  // range in in_
   const std::vector<int>& Column(int host) const { return columns_[grid_.ColumnOf(grid_.position)][host]; }
-  // True if some members of this host are not forwarding ranks, so that their results must be posted to them
+  // Return true if some members of this host are not forwarding ranks, so that their results must be posted to them.
   bool HandsOut() const { return grid_.inside->members() > grid_.columns; }
   std::byte* Partial(uint64_t round) { return partials_.data() + (round % kInFlight) * partial_bytes_; }
 

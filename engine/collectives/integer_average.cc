@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// Elements averaged at a time, so that their sums stay in the first-level cache
+// Elements averaged at a time, so few that their sums stay in the first-level cache.
 constexpr size_t kAveragedTogether = 512;
 
 template <typename T>

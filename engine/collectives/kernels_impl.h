@@ -14,7 +14,7 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
   using Storage = typename E::Storage;
   using Lane = typename E::Lane;
   const int n = kSources > 0 ? kSources : nsrcs;
-  // A copy, because gcc assumes that the stores below could change srcs
+  // Copy the pointers, because gcc assumes that the stores below could change srcs.
   const void* known[kSources > 0 ? kSources : 1];
   for (int s = 0; s < kSources; s++) known[s] = srcs[s];
   const void* const* from = kSources > 0 ? known : srcs;

@@ -101,7 +101,7 @@ class NcclMeeting {
   // Valid if `serves` is true.
   const GpuLayout& layout() const { return layout_; }
   int me() const { return lane_->me(); }
-  // Null if another member leads on this GPU
+  // Return the communicator, or null if another member leads on this GPU.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
   const GpuMates* mates() const { return mates_.get(); }  // null if no members share a GPU
 

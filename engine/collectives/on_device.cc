@@ -9,7 +9,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewParts = 64;
-// Gap between two parts above which a separate launch is cheaper than covering the gap
+// Gap between two parts above which a separate launch is cheaper than covering the gap.
 constexpr size_t kWideGap = size_t{64} << 10;
 
 }  // namespace

@@ -28,7 +28,7 @@ NcclFactors FactorsFor(const Reduction& reduction);
 struct NcclWork {
   DeviceParts parts;        // equal on all members except for the addresses
   std::vector<int> owners;  // reducescatter: the member that gets each part
-  // Reducescatter, if all members get equal parts of each tensor: input, output and bytes of each
+  // Reducescatter, if all members get equal parts of each tensor: input, output and bytes of each tensor.
   std::vector<DevicePart> even;
   bool through_buffer = false;
   Reduction reduction;

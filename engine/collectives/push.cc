@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPushBlock = size_t{32} << 10;  // read from memory once and written to every member from the cache
-// Bytes copied in one call, so that other state machines are not delayed
+// Bytes copied in one call, limited so that other state machines are not delayed.
 constexpr size_t kPushTurn = size_t{512} << 10;
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// Bytes converted in one call, so that other state machines are not delayed
+// Bytes converted in one call, limited so that other state machines are not delayed.
 constexpr size_t kConvertedTogether = size_t{64} << 10;
 
 }  // namespace

@@ -71,7 +71,7 @@ bool Communicator::IsOpen() {
   if (let_go_.load()) throw DeviceError("NCCL was ended");
   int result = kNcclSuccess;
   Check(nccl_.async_error(comm_, &result), "tell whether the ranks are connected");
-  // Limits the rate of polling, because the caller will ask again
+  // Limit the rate of polling, because the caller will ask again.
   if (result == kNcclInProgress) std::this_thread::sleep_for(kLongestLook / 4);
   Check(result, "connect the ranks");
   return result == kNcclSuccess;

@@ -139,7 +139,7 @@ class Device {
   const void* last_ = nullptr;  // the last caller of FollowOthers
   std::mutex mutex_;            // guards the members below
   std::vector<CudaEvent> events_;
-  // Last event of each stream; a caller's stream may no longer exist
+  // Last event of each stream; a caller's stream may no longer exist.
   std::vector<std::pair<CudaStream, CudaEvent>> launched_;
 };
 

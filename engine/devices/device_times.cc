@@ -7,9 +7,9 @@
 namespace hvd {
 namespace {
 
-// The driver returns distances between events as float, which is precise enough over this time
+// Lifetime of an anchor. The driver returns distances between events as float, which is precise enough over this time.
 constexpr int64_t kAnchorLasts = 5'000'000'000;
-constexpr int64_t kAnchorTakes = 20'000'000;  // maximum duration, on a busy host
+constexpr int64_t kAnchorTakes = 20'000'000;  // maximum time to wait for an anchor's event, on a busy host
 constexpr size_t kMostPending = 4096;
 
 int64_t Now() {

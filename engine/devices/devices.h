@@ -108,7 +108,7 @@ class Devices {
     prompt_calls_ = std::make_unique<CallOrder>(wake_);
   }
   CallOrder* calls() const { return calls_.get(); }  // null unless LaunchByCalls was called
-  // Order of operations that are launched without negotiation; null unless LaunchByCalls was called
+  // Return the order of operations that are launched without negotiation, or null unless LaunchByCalls was called.
   CallOrder* prompt_calls() const { return prompt_calls_.get(); }
   // Set the device on which the world may launch without negotiation, or null; known after setup. Any thread may call
   // this.
@@ -117,7 +117,7 @@ class Devices {
     prompt_settled_.store(true);
   }
   bool prompt_settled() const { return prompt_settled_.load(); }
-  // Null if the world may not launch without negotiation
+  // Return the device for launches without negotiation, or null if the world may not do that.
   Device* prompt_device() const { return prompt_device_.load(); }
   LaunchWatch& watch() { return watch_; }
   GpuSharing& sharing() { return sharing_; }

@@ -13,7 +13,7 @@ namespace hvd {
 class LaunchGate {
  public:
   static std::shared_ptr<LaunchGate>& OfProcess() {
-    // Leaked, because tickets may exist until the process ends
+    // Leaked, because tickets may exist until the process ends.
     static auto* const gate = new auto(std::make_shared<LaunchGate>());
     return *gate;
   }

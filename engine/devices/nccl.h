@@ -67,7 +67,7 @@ enum : int { kNcclOnHost = 1 };  // the factor lies in host memory
 // Where the first caller of Open looks for NCCL.
 struct NcclFiles {
   std::string named;  // if not empty, the only place
-  // Library from a wheel, used if none is loaded; if this is empty or fails to open, the system's library is used
+  // Library from a wheel, used if none is loaded; if this is empty or fails to open, the system's library is used.
   std::string bundled;
 };
 

@@ -71,7 +71,7 @@ class Timeline {
   const Log log_;
   const Traffic* traffic_ = nullptr;
   const size_t capacity_;
-  // Allocated at the first start and then kept, because a driver that saw on() may still write into it
+  // Allocated at the first start and then kept, because a driver that saw on() may still write into it.
   std::unique_ptr<Moment[]> ring_;
   alignas(64) std::atomic<uint64_t> taken_{0};
   alignas(64) std::atomic<uint64_t> published_{0};

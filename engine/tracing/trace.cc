@@ -54,7 +54,7 @@ void Moment::SetName(std::string_view tensor) {
     return;
   }
   size_t kept = kKeptOfLongName;
-  // Do not cut inside a UTF-8 character
+  // Do not cut inside a UTF-8 character.
   while (kept > 0 && (static_cast<unsigned char>(tensor[kept]) & 0xc0) == 0x80) --kept;
   std::memcpy(name, tensor.data(), kept);
   const size_t hash = std::hash<std::string_view>()(tensor);
@@ -98,7 +98,7 @@ void Trace::Add(const Span& span) {
                 static_cast<int>(took_ns % 1000));
   std::string quoted;
   AppendJsonString(span.name, &quoted);
-  // Without the quotes, which Emit adds
+  // Remove the quotes, because Emit adds them.
   const std::string_view name = std::string_view(quoted).substr(1, quoted.size() - 2);
   Emit('X', TensorNamed(span.row).pid, span.began_ns, name, more);
 }
@@ -162,7 +162,7 @@ void Trace::Activity(Tensor* tensor, const Moment& moment, const std::string& na
 
 void Trace::Done(Tensor* tensor, const Moment& moment) {
   if (tensor->phase == Phase::kIdle) return;
-  // A barrier is done as soon as all ranks are ready
+  // A barrier is done as soon as all ranks are ready.
   if (tensor->phase == Phase::kNegotiating) Operate(tensor, moment);
   Close(tensor, moment.time_ns, Arguments(moment));
   ShowEarly(tensor, moment);

@@ -16,7 +16,7 @@ namespace hvd {
 
 class TraceFile {
  public:
-  // The kernel copies page by page, and may stop between two pages if the process is killed
+  // Page size: the kernel copies page by page, and may stop between two pages if the process is killed.
   static constexpr size_t kPage = 4096;
 
   TraceFile() = default;

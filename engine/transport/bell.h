@@ -30,7 +30,7 @@ struct Bell {
   }
   void Force() const {
     uint64_t one = 1;
-    // A full counter means that a wake-up is pending already
+    // A full counter means that a wake-up is pending already.
     [[maybe_unused]] ssize_t written = write(fd, &one, sizeof one);
   }
   void Silence() const {

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstBackoff{1};
 constexpr milliseconds kLastBackoff{200};
 constexpr milliseconds kKnockAgain{100};
-// Delay after accept failed, e.g. because the process has no free descriptors
+// Delay after accept failed, e.g. because the process has no free descriptors.
 constexpr milliseconds kAcceptRetry{100};
 
 auto Tied(const StreamKey& key) { return std::tie(key.peer, key.channel, key.epoch, key.lane, key.stream); }
@@ -99,7 +99,7 @@ class TcpConnector final : public Connector {
   std::map<StreamKey, Stream> offered_;
   std::map<StreamKey, Dial> dials_;
   std::map<int, Knock> knocks_;
-  // When to accept again without an event, because no edge will announce waiting connections
+  // Time of the next accept without an event, because no edge announces connections that are already waiting.
   Clock::time_point accept_again_ = Clock::time_point::max();
   std::atomic<uint64_t> refused_{0};
 };

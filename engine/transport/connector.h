@@ -47,9 +47,9 @@ struct Stream {
 // Limits, which may be changed at any time. A dial or handshake in progress keeps the deadline that it started with.
 struct ConnectorLimits {
   std::chrono::milliseconds dial{30000};  // time from the first Take of a key until its dial fails
-  // A dial fails earlier if the peer's host does not answer for so long (0: no limit)
+  // Time after which a dial fails if the peer's host does not answer at all (0: no limit).
   std::chrono::milliseconds unanswered{0};
-  // An accepted connection that is not authenticated after this time is dropped
+  // Time after which an accepted connection that is not authenticated is dropped.
   std::chrono::milliseconds handshake{5000};
   size_t handshakes = 256;  // maximum number of accepted connections that are not yet authenticated
 };

@@ -15,7 +15,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFirstBuffer = 16u << 10;
-// Limit above which an empty buffer is freed, so that one huge message does not hold memory indefinitely
+// Limit above which an empty buffer is freed, so that one huge message does not hold memory indefinitely.
 constexpr size_t kMostToKeep = 1u << 20;
 constexpr size_t kMostPerFill = 1u << 20;  // limit of one Fill, so that the caller can take messages out in between
 
@@ -63,7 +63,7 @@ bool FrameWriter::Send(int fd, std::string_view covered, std::string_view open) 
   const FrameHeader header = NextHeader(covered, open, 0);
   std::string_view parts[] = {{reinterpret_cast<const char*>(&header), sizeof header}, covered, open};
   const ssize_t n = SendParts(fd, parts, std::size(parts));
-  // An error is not handled here, because the next Flush meets it again
+  // Do not handle an error here, because the next Flush meets it again.
   size_t sent = n > 0 ? static_cast<size_t>(n) : 0;
   CountSent(sent);
   for (std::string_view& part : parts) {

@@ -52,14 +52,14 @@ class Handshake {
   bool Step();
 
   Outcome outcome() const { return outcome_; }
-  // The acceptor knows it after kReady; `peer` is the rank at the other end
+  // Return the key of the stream. The acceptor knows it after kReady; `peer` is the rank at the other end.
   const StreamKey& key() const { return key_; }
   Stream stream() const;  // valid after kReady
   // Return true if the peer closed the connection without sending a byte: it only probed whether this rank listens.
   bool left_at_once() const {
     return stage_ == Stage::kAwaitGreeting && received_ == 0 && outcome_ == Outcome::kBroken;
   }
-  // Reason for which the outcome is not kReady, worded as the end of a sentence
+  // Return the reason for which the outcome is not kReady, worded as the end of a sentence.
   const std::string& problem() const { return problem_; }
 
  private:

@@ -216,7 +216,7 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   const int fd = StreamFd(member, released_ % options_.streams);
   if (fd < 0) return nullptr;
   if (wire.got == 0) {
-    // Grows as needed, because with many members a piece is a small part of a slot
+    // Grow the buffer only as needed, because with many members a piece is a small part of a slot.
     if (!direct && wire.scratch_bytes < length) {
       wire.scratch_bytes = std::min(std::max(length, 2 * wire.scratch_bytes), std::max(length, options_.slot_bytes));
       wire.scratch.reset(new std::byte[wire.scratch_bytes]);

@@ -81,7 +81,7 @@ class Lane {
   // lengths[me] is ignored.
   void PostScatter(const size_t* lengths);
   void PostMulticast(size_t length);
-  // True if the member is reached through shared memory
+  // Return true if the member is reached through shared memory.
   bool in_memory(int member) const { return heads_[member] != nullptr; }
   bool by_sockets() const { return local_.empty(); }  // true if all other members are reached through sockets
   // Post data that sockets send from the caller's memory instead of the slot. It must not change until the lane is
@@ -148,7 +148,7 @@ class Lane {
     StreamKey key;
     std::vector<int> fds;
     std::vector<std::deque<Item>> queues;  // by stream
-    // By stream: since when data has been retransmitted without an answer; the epoch if all is well
+    // By stream: since when data has been retransmitted without an answer; the epoch if all is well.
     std::vector<std::chrono::steady_clock::time_point> unanswered_since;
     size_t got = 0;         // bytes of the current index received so far
     uint64_t complete = 0;  // number of indices received completely
@@ -174,11 +174,11 @@ class Lane {
   std::unique_ptr<std::byte[]> private_slots_;
   std::byte* slots_;
   uint64_t posted_ = 0, released_ = 0;
-  // Number of chunks posted before the slot size changed; all must be released before the next post
+  // Number of chunks posted before the slot size changed; all must be released before the next post.
   uint64_t moved_at_ = 0;
   uint64_t local_released_ = 0;  // lower bound of the number of indices that all local peers have released
   size_t outstanding_ = 0;       // number of items that the kernel has not taken completely
-  // For each member in shared memory: pieces before this index are in the byte counters
+  // For each member in shared memory: pieces before this index are in the byte counters.
   std::vector<uint64_t> counted_;
   Connector* connector_;
   Traffic* traffic_;  // null without a connector, as in tests

@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr char kFarewell = 'B', kLastWords = 'L';
-// Limit for the text of the reason; an otherwise empty socket takes that much in one piece
+// Limit for the text of the reason; an otherwise empty socket takes that much in one piece.
 constexpr size_t kMostWords = 2048;
 constexpr size_t kMostBytes = kMostWords + 64;
 

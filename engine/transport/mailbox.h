@@ -50,7 +50,7 @@ class Mailbox {
   // run in step find their messages without it, and a needless wake-up costs more than the message.
   void RingUnread();
   bool unrung() const { return unrung_; }  // true if RingUnread may have a peer to wake
-  // True if a peer's inbox is full; poll then, because no event announces free space
+  // Return true if a peer's inbox is full. The driver must then poll, because no event announces free space.
   bool congested() const { return waiting_cells_ > 0; }
   bool AllSent() const;
   // Handle an event on descriptor `fd`.
@@ -61,7 +61,7 @@ class Mailbox {
   void DropUnsent(int rank);
   bool unread() const { return unread_; }  // true if data may have arrived that the poller will not report again
   bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // may be called from any thread
-  // Number of messages so far; may be called from any thread
+  // Return the number of messages sent so far. Any thread may call this.
   uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   std::vector<int> LinkedRanks() const;
   // Return the TCP links that are up or vital, with the time since data last arrived on them.
@@ -94,7 +94,7 @@ class Mailbox {
   struct Link {
     int fd = -1;
     bool broken = false, readable = true, vital = false;
-    // Error of a failed send; the link breaks only after the data that the peer sent earlier has been read
+    // Error of a failed send; the link breaks only after the data that the peer sent earlier has been read.
     std::string refused;
     std::chrono::steady_clock::time_point heard;
     std::deque<Unsent> waiting;  // messages that wait for the connection

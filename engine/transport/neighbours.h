@@ -32,7 +32,8 @@ struct ArenaHead {
   // Smallest output into which peers may write directly, in bytes; UINT64_MAX if the owner does not allow it or cannot
   // access the memory of all local ranks. Set before the owner sends any report.
   std::atomic<uint64_t> single_copy_bytes;
-  // Nonzero if the owner can access the memory of all local ranks and has a dedicated core, so that it responds at once
+  // Nonzero if the owner responds at once, because it can access the memory of all local ranks and has a dedicated
+  // core.
   std::atomic<uint32_t> brisk;
   alignas(64) std::atomic<uint32_t> asleep;
   alignas(64) std::atomic<uint64_t> pulse;  // incremented about once a second while the owner's engine is alive

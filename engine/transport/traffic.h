@@ -28,7 +28,7 @@ struct TrafficSums {
   uint64_t data_sent = 0, data_received = 0;
   uint64_t control_sent = 0, control_received = 0;
   uint64_t memory_read = 0, memory_written = 0;
-  // False if MPI or NCCL moved tensors too, because the engine does not see how many bytes they moved
+  // False if MPI or NCCL moved tensors too, because the engine does not see how many bytes they moved.
   bool data_is_known = true;
 };
 

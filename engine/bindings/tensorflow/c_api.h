@@ -23,10 +23,10 @@ struct StringView {
   size_t size;
 };
 
-// TF_Code
+// Values of TF_Code.
 enum Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9 };
 
-// TF_DataType
+// Values of TF_DataType.
 enum DataType {
   kFloat = 1,
   kDouble = 2,

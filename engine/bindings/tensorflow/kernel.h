@@ -27,7 +27,7 @@ struct Kernel {
   const char* const type;  // TensorFlow's name of the operation, such as HorovodAllreduce
   const bool grouped;
   std::string name;
-  // For a group: description of its contents, which must be equal on all ranks; empty if they are not compared
+  // For a group: description of its contents, which must be equal on all ranks; empty if they are not compared.
   std::string contents;
   int64_t reduce_op = 1, root = -1, context = 0;
   double prescale = 1.0, postscale = 1.0;

@@ -55,7 +55,8 @@ size_t Bytes(int32_t type, const int64_t* shape, int32_t ndim) {
   return bytes;
 }
 
-constexpr size_t kChecksumDigits = 8;  // at the end of a group's contents; see horovod/common/group_contents.py
+// Length of the checksum at the end of a group's contents; see horovod/common/group_contents.py
+constexpr size_t kChecksumDigits = 8;
 
 char nothing;  // address for empty tensors, because NULL would ask the engine to allocate memory
 

@@ -9,7 +9,7 @@ namespace {
 
 enum { kUnknownDType = -1 };
 
-// Length of the checksum at the end of a group's contents; see horovod/common/group_contents.py
+// Length of the checksum at the end of a group's contents; see horovod/common/group_contents.py.
 constexpr size_t kChecksumDigits = 8;
 
 // Return the hvd_dtype for an XLA type.
