@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who this rank is and how its engine is set up; filled from the C structs, constant afterwards.
+// Identity and settings of this rank. They are filled from the C structs and constant afterwards.
 #pragma once
 
 #include <hvd/settings.h>
@@ -18,7 +18,7 @@ struct Identity {
   std::string secret;
 };
 
-// Values that the user chose; the autotuner leaves them alone.
+// Bits for values that the user chose, so that the autotuner does not change them.
 enum AutotuneFixed : uint32_t { kFixedFusion = 1, kFixedCycle = 2, kFixedChunk = 4 };
 
 template <typename Type>
@@ -42,7 +42,8 @@ struct Peer {
   std::string address;
   int port = 0;
   std::string local_socket;
-  std::string machine = {};  // the same for hosts that are containers of one machine; empty: unknown
+  // Identifies the physical machine: hosts that are its containers have equal values. Empty if it is unknown.
+  std::string machine = {};
 };
 
 }  // namespace hvd

@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// As Linux writes such lists: 0-3,8.
+// Return the cores of the calling thread in the format of Linux, e.g. "0-3,8".
 std::string CoresOfThisThread() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
@@ -39,7 +39,7 @@ Status CheckCore(int core) {
   bool pinned = false;
   JoiningThread(
       "hvd-core", [&] { pinned = PinThread(pthread_self(), core); }, [] {})
-      .End();  // the caller stays where it is
+      .End();  // a thread of its own, so that the caller's affinity does not change
   if (pinned) return Status::Ok();
   return Status::Invalid("HOROVOD_THREAD_AFFINITY: the engine thread cannot be pinned to core " + std::to_string(core) +
                          ": this process runs on cores " + CoresOfThisThread());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads and the cores that they may run on.
+// Pinning of threads to processor cores.
 #pragma once
 
 #include <pthread.h>
@@ -8,10 +8,10 @@
 
 namespace hvd {
 
-// Whether threads of this process can be pinned to a core; otherwise the text says which cores there are.
+// Return OK if threads of this process can be pinned to `core`; otherwise the text names the cores that are available.
 Status CheckCore(int core);
 
-// It runs only there from now on; false if that is refused.
+// Pin `thread` to `core`. Return false if the kernel refuses.
 bool PinThread(pthread_t thread, int core);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has fallen silent: a pure function of what was heard and of the time, with no clock of its own.
+// Detection of silent peers. The class has no clock: its answers depend only on the times that the caller passes.
 #pragma once
 
 #include <chrono>
@@ -12,27 +12,28 @@ namespace hvd {
 using WatchTime = std::chrono::steady_clock::time_point;
 using WatchSpan = std::chrono::steady_clock::duration;
 
-// Peers must give a sign of life within `limit` (zero: for ever). Looked at about once in `kPeriod`.
+// Watch over the ranks that must give a sign of life within `limit` (zero: no limit). The caller checks about once
+// every `kPeriod`.
 class Heartbeats {
  public:
   static constexpr std::chrono::milliseconds kPeriod{500};
 
   explicit Heartbeats(WatchSpan limit) : limit_(limit) {}
 
-  // From `since` on; a rank that is expected already stays as it is.
+  // Start to watch `rank` as of `since`; no effect if the rank is watched already.
   void Expect(int rank, WatchTime since) { heard_.emplace(rank, since); }
   void Heard(int rank, WatchTime when);
   void Forget(int rank) { heard_.erase(rank); }
-  // Ranks that have been silent for too long. If we have not looked for much longer than a period, it was we who slept
-  // (a stopped container, a debugger): everybody starts afresh.
+  // Return the ranks that have been silent for longer than the limit. If this process itself was suspended since the
+  // last call (a stopped container, a debugger), restart the limit of every rank.
   std::vector<int> Silent(WatchTime now);
-  // When to look again: the end of a limit is not missed by a period.
+  // Return when to call Silent next: in one period, or earlier if a rank reaches its limit before.
   WatchTime NextLook(WatchTime now) const;
-  // How long we ourselves have been away, if that was so long that the others have given us up, and only just ended.
-  // Whoever has left meanwhile did so because of us. Zero otherwise.
+  // Return how long this process was suspended, if that exceeded the limit and ended only just now; zero otherwise.
+  // After so long the other ranks have given this one up, so ranks that left meanwhile did so because of it.
   WatchSpan Absence(WatchTime now) const;
 
-  std::string SilenceText() const;  // why a silent rank is lost
+  std::string SilenceText() const;  // the reason in the error about a silent rank
   static std::string AbsenceText(WatchSpan absence);
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets this processor has, for code that is compiled for several of them and chosen at run time.
+// Instruction sets of this processor, for code that is compiled for several of them and chosen at run time.
 #pragma once
 
 namespace hvd {
 
 #if defined(__x86_64__)
-// The compiler's test also asks the operating system: wide registers are usable only if it saves them.
+// The compiler's builtin also checks that the operating system saves the wide registers; otherwise they are unusable.
 inline bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
 inline bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread of the engine that cannot be lost: whatever destroys or replaces it, it is told to stop and waited for.
-// A std::thread that is destroyed or assigned to while it runs takes the process down instead.
+// Thread that is stopped and joined when it is destroyed or replaced. A std::thread that is destroyed or assigned to
+// while it runs terminates the process instead.
 #pragma once
 
 #include <pthread.h>
@@ -12,11 +12,11 @@
 
 namespace hvd {
 
-// Whoever has one declares it last: it must end before what it works with is destroyed.
+// An owner declares this member last, so that the thread ends before the members that it uses are destroyed.
 class JoiningThread {
  public:
   JoiningThread() = default;
-  // Runs `body` until it returns; `stop` makes it return soon. std::system_error if no more threads can be made.
+  // Run `body` on a new thread; `stop` must make it return soon. Throws std::system_error if no thread can be created.
   JoiningThread(const char* name, std::function<void()> body, std::function<void()> stop) : stop_(std::move(stop)) {
     const NoSignals inherited_by_the_thread;
     thread_ = std::thread(std::move(body));
@@ -33,8 +33,8 @@ class JoiningThread {
   ~JoiningThread() { End(); }
 
   bool running() const { return thread_.joinable(); }
-  pthread_t handle() { return thread_.native_handle(); }  // while it runs
-  // Idempotent. On the thread itself it only lets go: what is under way on it ends by itself.
+  pthread_t handle() { return thread_.native_handle(); }  // valid only while the thread runs
+  // Ask the thread to stop, then join it; when called on the thread itself, detach instead. Safe to call twice.
   void End() {
     if (!thread_.joinable()) return;
     stop_();
@@ -43,7 +43,8 @@ class JoiningThread {
   }
 
  private:
-  // Signals belong to the application's threads.
+  // Scope in which this thread blocks all signals. A thread created in it inherits the mask, so that the kernel
+  // delivers signals only to the application's threads.
   class NoSignals {
    public:
     NoSignals() {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kNames[] = {"TRACE: ", "DEBUG: ", "INFO: ", "WARNING: ", "ERROR: ", "FATAL: "};
 constexpr int kPatienceMs = 1000;
 
-// Local time to the millisecond, and a space.
+// Return local time to the millisecond, followed by a space.
 std::string TimeNow() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -29,7 +29,8 @@ std::string TimeNow() {
   return text;
 }
 
-// Whoever does not read loses lines: if the engine waited for him, other ranks would take this one for dead.
+// Wait up to a second until `descriptor` takes output; return false if it does not. The line is then lost: if the
+// engine waited longer, other ranks would consider this rank dead.
 bool HasReader(int descriptor) {
   pollfd waiting{descriptor, POLLOUT, 0};
   int ready = poll(&waiting, 1, kPatienceMs);
@@ -37,7 +38,8 @@ bool HasReader(int descriptor) {
   return ready > 0;
 }
 
-// Nobody can be told if that fails. A pipe that is ready takes so much at once.
+// Write in parts of PIPE_BUF bytes, which a pipe that polls as writable takes without blocking. Errors are ignored,
+// because there is nowhere to report them.
 void WriteAll(int descriptor, std::string_view rest) {
   while (!rest.empty() && HasReader(descriptor)) {
     const ssize_t written = write(descriptor, rest.data(), std::min<size_t>(rest.size(), PIPE_BUF));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine tells its user: lines with time, rank and level. Each is one write (up to 4 KB), so that lines of
-// ranks that share a terminal or a file do not mix. As in Horovod, what is no more than information goes to stdout and
-// the rest to stderr.
+// Log lines with time, rank and level. Each line is a single write (up to 4 KB), so that lines of ranks that share a
+// terminal or a file do not mix. As in Horovod, levels up to INFO go to stdout and the others to stderr.
 #pragma once
 
 #include <string_view>
@@ -10,9 +9,10 @@
 
 namespace hvd {
 
-enum class LogLevel : int { kTrace, kDebug, kInfo, kWarning, kError, kFatal };  // as HOROVOD_LOG_LEVEL counts them
+// The values are in the order of HOROVOD_LOG_LEVEL's names.
+enum class LogLevel : int { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
-// Never changes, so that any thread may use its own copy.
+// Logger of one rank. It is immutable, so each thread may use its own copy.
 class Log {
  public:
   Log() = default;
@@ -22,7 +22,7 @@ class Log {
   void Warn(std::string_view text) const {
     if (Takes(LogLevel::kWarning)) Write(LogLevel::kWarning, text);
   }
-  // `text` is a function: what is seldom asked for is made only then.
+  // `text` is a function, so that the text is built only if its level is logged.
   template <typename Text>
   void Info(Text text) const {
     if (Takes(LogLevel::kInfo)) Write(LogLevel::kInfo, text());
@@ -35,7 +35,7 @@ class Log {
   void Trace(Text text) const {
     if (Takes(LogLevel::kTrace)) Write(LogLevel::kTrace, text());
   }
-  // A warning as another rank worded it: without a level's name before it.
+  // Log a warning that another rank sent, without a level before it, because the sender has formatted it.
   void Relay(std::string_view text) const {
     if (Takes(LogLevel::kWarning)) Put(LogLevel::kWarning, "", text);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why the world ends, in words that every rank repeats.
+// Reason for which the world ends; every rank reports it.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace hvd {
 
 struct LastWords {
-  int32_t lost_rank = -1;  // -1: nobody in particular
+  int32_t lost_rank = -1;  // -1: no particular rank
   std::string why;
 };
 
-// "rank 2 is lost (on host 'b'): its process ended". The one way to say it, whoever finds out.
+// Return e.g. "rank 2 is lost (on host 'b'): its process ended". Every rank that detects a loss uses this wording.
 inline std::string NameLoss(int rank, const std::string& host, std::string_view why) {
   return "rank " + std::to_string(rank) + " is lost (on host '" + host + "'): " + std::string(why);
 }

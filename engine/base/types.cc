@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes and names of the engine's vocabulary.
+// Sizes and names of the types in types.h.
 #include "base/types.h"
 
 namespace hvd {

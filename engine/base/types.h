@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vocabulary shared by every part of the engine: dtypes, reduce operations, kinds of collectives, status.
+// Types shared by every part of the engine: dtypes, reduce operations, kinds of collectives, status.
 #pragma once
 
 #include <hvd/engine.h>
@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-// Numbers are those of the C API, whose clients speak of the same things.
+// The values are those of the C API, so that its callers and the engine use one numbering.
 enum class DType : uint8_t {
   kUInt8 = HVD_UINT8,
   kInt8 = HVD_INT8,
@@ -32,7 +32,7 @@ enum class DType : uint8_t {
 };
 constexpr int kDTypeCount = HVD_DTYPE_COUNT;
 
-// Integers of which a sum may need a wider type, where there is one.
+// Integer types whose sum may overflow and for which a wider type exists.
 constexpr DType kNarrowIntegers[] = {DType::kUInt8, DType::kInt8,   DType::kUInt16,
                                      DType::kInt16, DType::kUInt32, DType::kInt32};
 
@@ -55,51 +55,54 @@ enum class OpKind : uint8_t {
   kJoin = HVD_JOIN,
   kAddProcessSet = HVD_ADD_PROCESS_SET,
   kRemoveProcessSet = HVD_REMOVE_PROCESS_SET,
-  // Point to point: never agreed upon, only between two ranks; the C API has functions of their own for them.
+  // Point-to-point transfers. They need no negotiation and have their own functions in the C API.
   kSend,
   kReceive,
 };
 
-// How the ranks of several hosts exchange what they reduce. The leader writes it into the record, so that no rank ever
-// chooses for itself.
+// How ranks on different hosts exchange the data of a reduction. The leader puts its choice into the negotiated record,
+// so that all ranks use the same algorithm.
 enum class HostAlgorithm : uint8_t {
-  kDirect = 0,    // every pair of hosts: each owns a share, sums it in order and shows the result
-  kRing = 1,      // neighbours only: sums travel from the first host to the last, results around the ring
-  kDoubling = 2,  // recursive halving, then doubling: a binary tree of sums
+  // All pairs of hosts exchange data: each host owns a share, sums it in host order and sends the result to all.
+  kDirect = 0,
+  // Only adjacent hosts exchange data: sums travel from the first host to the last, and results around the ring.
+  kRing = 1,
+  kDoubling = 2,  // recursive halving, then doubling: sums form a binary tree
 };
 constexpr HostAlgorithm kLastHostAlgorithm = HostAlgorithm::kDoubling;
-// Whether every element is summed in the order of the hosts. Algorithms that do so give the same bits.
+// Return true if every element is summed in host order. All algorithms for which this holds give identical bits.
 constexpr bool SumsInOrder(HostAlgorithm algorithm) { return algorithm != HostAlgorithm::kDoubling; }
 
 constexpr OpKind kLastAgreed =
-    OpKind::kRemoveProcessSet;  // of what ranks agree upon; the rest stays between two of them
-// Collectives that move the elements of a tensor; all others have none.
+    OpKind::kRemoveProcessSet;  // the last kind that ranks negotiate; later kinds involve two ranks only
+// Return true for collectives that move the elements of a tensor.
 constexpr bool MovesTensor(OpKind kind) { return kind <= OpKind::kReducescatter; }
 
 size_t SizeOf(DType dtype);
 const char* NameOf(DType dtype);              // "float32"
-const char* NameOf(OpKind kind);              // "ALLREDUCE", as the timeline and the mismatch texts spell it
+const char* NameOf(OpKind kind);              // "ALLREDUCE", the spelling in the timeline and in mismatch errors
 const char* NameOf(ReduceOp op);              // "SUM"
 const char* NameOf(HostAlgorithm algorithm);  // "RING"
 
-// Whether two ranks, or two tensors, scale alike. By bits, because 0 and -0 do not; all of the many NaN do.
+// Return true if two scaling factors are interchangeable. Compare bits, because 0 and -0 scale differently; any two NaN
+// match.
 inline bool SameFactor(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b); }
 
-// Who is to blame decides which class of exception users see.
+// Outcome of a call. The code decides which exception the user sees, because it tells which side caused the error.
 enum class Code : int32_t {
   kOk = HVD_OK,
   kInProgress = HVD_IN_PROGRESS,
-  kInvalid = HVD_INVALID,                 // this caller's argument is wrong: ValueError
+  kInvalid = HVD_INVALID,                 // an argument of this caller is wrong; raised as ValueError
   kMismatch = HVD_MISMATCH,               // ranks disagree about one tensor; the engine stays usable
-  kFailed = HVD_FAILED,                   // a peer or a link is gone, or the engine was shut down
-  kNotImplemented = HVD_NOT_IMPLEMENTED,  // a combination that no backend offers
+  kFailed = HVD_FAILED,                   // a peer or a connection was lost, or the engine was shut down
+  kNotImplemented = HVD_NOT_IMPLEMENTED,  // no backend supports this combination
   kTimeout = HVD_TIMEOUT,
 };
 
 struct Status {
   Code code = Code::kOk;
   std::string text;
-  int lost_rank = -1;  // the peer to blame for kFailed, where one is
+  int lost_rank = -1;  // for kFailed, the rank that caused the failure; -1 if none is known
 
   bool ok() const { return code == Code::kOk; }
   static Status Ok() { return {}; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors as the compiler knows them, for code that is written once and compiled for each instruction set.
+// Vector types of the compiler, for code that is written once and compiled for each instruction set.
 #pragma once
 
 #include <cstring>

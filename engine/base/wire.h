@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Little-endian primitives for control messages. Readers never trust a length: a short or absurd input returns false.
+// Little-endian encoding of values in control messages. The Get functions check every length and return false if the
+// input is too short.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flavour of the codecs that is in use.
+// Access to the flavour of the codecs in use.
 #pragma once
 
 #include "codecs/codecs_table.h"

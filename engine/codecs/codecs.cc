@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the flavour of the codecs that suits this machine, and knows the sizes of the wires.
+// Selection of the codecs that suit this machine, and the sizes of encoded data.
 #include "codecs/codecs.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace hvd {
 namespace {
 
-// What this machine can run, the best first.
+// Return the flavours that this machine can run, the best first.
 std::vector<const Codecs*> UsableCodecs() {
   std::vector<const Codecs*> usable;
 #if defined(__aarch64__)

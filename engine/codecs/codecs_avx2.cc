@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs for x86 processors with AVX2 (2013 and later).
+// Codecs for x86 processors with AVX2 (2013 and later).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -23,7 +23,7 @@ struct Avx2 {
     const __m256i lowest = _mm256_set1_epi32(0xff);
     const __m256i low = _mm256_and_si256(reinterpret_cast<__m256i>(parts[0]), lowest);
     const __m256i high = _mm256_and_si256(reinterpret_cast<__m256i>(parts[1]), lowest);
-    // The pack works within 128-bit halves: 0 2 1 3 puts the quarters into order again.
+    // The pack instruction works within 128-bit halves; the order 0 2 1 3 restores the order of the quarters.
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), _MM_SHUFFLE(3, 1, 2, 0));
     const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);

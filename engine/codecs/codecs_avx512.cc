@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs for x86 processors with AVX-512 F, BW, VL and DQ (servers of 2017 and later).
+// Codecs for x86 processors with AVX-512 F, BW, VL and DQ (servers of 2017 and later).
 #if defined(__x86_64__)
-#if !defined(__clang__)  // gcc 12 warns of its own header, where an undefined value is meant
+#if !defined(__clang__)  // gcc 12 warns about its own header, which leaves a value undefined on purpose
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -28,7 +28,7 @@ struct Avx512 {
     *parts = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
   }
 
-  // Whole vectors are written; what comes after the lanes in the mask is overwritten or ignored.
+  // Write whole vectors: the entries after the lanes in the mask are overwritten later or ignored.
   static HVD_INLINE size_t Append(const F32* parts, uint32_t mask, const Selection& to, size_t at, int32_t index) {
     const auto lanes = static_cast<__mmask16>(mask);
     const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All loops of the codecs for one instruction set (codecs_<flavour>.cc), and those that belong to no format alone.
+// Loops of all codecs for one instruction set (codecs_<flavour>.cc), and the loops that belong to no single format.
 #pragma once
 
 #include "codecs/codecs_table.h"
@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Appends the lanes in the mask one by one, for an Isa that knows nothing better.
+// Append the lanes in the mask one by one, for an Isa without a faster instruction.
 template <class Isa>
 HVD_INLINE size_t AppendOneByOne(const typename LanesOf<Isa>::F* parts, uint32_t mask, const Selection& to, size_t at,
                                  int32_t index) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs for every 64-bit ARM.
+// Codecs for all 64-bit ARM processors.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs for any machine: the compiler makes what it can of 16-byte vectors.
+// Codecs for any machine: the compiler translates 16-byte vectors as well as it can.
 #include "codecs/codecs_impl.h"
 
 namespace hvd {

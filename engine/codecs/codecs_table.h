@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one flavour of the codecs offers: loops compiled for one instruction set.
+// Table of the codec loops of one flavour, compiled for one instruction set.
 #pragma once
 
 #include "codecs/codecs.h"
 
 namespace hvd {
 
-// One chunk of a top-k encoding. `select` copies p to `left` with zeros where |p| reaches the threshold, and appends
-// the index and p of each such value. It returns how many there are, and may write kSelectSlack entries more.
+// One chunk of a top-k encoding. `select` copies p to `left`, with zeros where |p| reaches the threshold, and appends
+// the index and p of each such value. It returns their number, and may write kSelectSlack more entries.
 constexpr size_t kSelectChunk = 2048;
 constexpr size_t kSelectSlack = 16;
 struct Selection {
@@ -27,7 +27,7 @@ struct Codecs {
   bool (*is_finite)(const float* values, size_t count);
 };
 
-// Each is defined in the file of that name, on its own platform only.
+// Return the codecs of one flavour. Each function is defined in the file of that name, and only on its platform.
 const Codecs& PortableCodecs();
 const Codecs& NeonCodecs();
 const Codecs& Avx2Codecs();

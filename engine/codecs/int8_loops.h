@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the int8 codec, written once and compiled for each instruction set.
+// Loops of the int8 codec, written once and compiled for each instruction set.
 #pragma once
 
 #include "codecs/codecs_table.h"
@@ -7,7 +7,8 @@
 
 namespace hvd {
 
-// Adding this rounds a float32 below 2^22 to an integer, to nearest even, and leaves that integer in the lowest bits.
+// Constant that, when added, rounds a float32 below 2^22 to an integer (ties to even) and leaves that integer in the
+// lowest bits.
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 
 struct Int8Scale {
@@ -21,8 +22,8 @@ HVD_INLINE Int8Scale ScaleFor(int32_t largest_bits) {
   return {largest / 127.0f, inverse};
 }
 
-// One block, in two turns over memory that the first has brought into the cache. |p * inverse| stays below 127.5, so
-// there is nothing to clamp.
+// Encode one block in two passes; the second one finds the data in the cache. |p * inverse| stays below 127.5, so no
+// value needs to be clamped.
 template <class Isa, bool kResidual, bool kLeft>
 HVD_INLINE void EncodeInt8Block(const CodecInput& block, uint8_t* scale_to, uint8_t* to) {
   using Lanes = LanesOf<Isa>;
@@ -73,7 +74,7 @@ void EncodeInt8For(const CodecInput& input, size_t block, uint8_t* wire) {
   });
 }
 
-// Tiles of one block. kWires is the number of wires where it is known while compiling, else 0.
+// Decode one block. kWires is the number of encoded inputs if it is known at compile time, otherwise 0.
 template <class Isa, size_t kWires, bool kAccumulates>
 HVD_INLINE void DecodeInt8Block(const void* const* wires, size_t wire_count, size_t b, size_t bytes_begin,
                                 const CodecOutput& output) {

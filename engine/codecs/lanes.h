@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen float32 at a time, in as many vectors as the instruction set needs: so sums have the same order everywhere.
-// Templates take an Isa, a type local to one file, so that no code is shared between instruction sets. An Isa names the
-// size of a vector, kBytes, and knows how sixteen lanes become a mask (Mask, of comparisons), bytes (StoreBytes, the
-// lowest of each lane) and come from signed bytes (LoadBytes), and how the lanes in a mask are appended to arrays
-// (Append).
+// Operations on sixteen float32 at a time, in as many vectors as the instruction set needs, so that all instruction
+// sets sum in one order. Templates take an Isa, a type local to one file, so that no code is shared between instruction
+// sets. An Isa defines the size of a vector, kBytes, and these operations on sixteen lanes: comparisons to a mask
+// (Mask), the lowest byte of each lane to memory (StoreBytes), signed bytes to lanes (LoadBytes), and the lanes in a
+// mask appended to arrays (Append).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct LanesOf {
     F parts[kParts];
   };
 
-  // Of `size` values; kWhole says that these are all sixteen, else the other lanes are 0.
+  // Load `size` values. kWhole means that these are all sixteen; otherwise the remaining lanes are 0.
   template <bool kWhole>
   static HVD_INLINE Floats Load(const float* from, size_t size) {
     float padded[kLanes];
@@ -68,7 +68,7 @@ struct RestTile {
   static constexpr bool kWhole = false;
 };
 
-// Calls f(offset, size, tag) for tiles of sixteen that cover [0, count), and one of the rest.
+// Call f(offset, size, tag) for tiles of sixteen that cover [0, count), the last of which may be shorter.
 template <class F>
 HVD_INLINE void ForEachSixteen(size_t count, F&& f) {
   size_t i = 0;
@@ -76,7 +76,7 @@ HVD_INLINE void ForEachSixteen(size_t count, F&& f) {
   if (i < count) f(i, count - i, RestTile{});
 }
 
-// values + residual, in loops that know while they are compiled whether there is a residual.
+// Load values + residual. kResidual is known at compile time, so that loops without a residual do no extra work.
 template <class Isa, bool kResidual, bool kWhole>
 HVD_INLINE typename LanesOf<Isa>::Floats LoadSum(const float* values, const float* residual, size_t i, size_t size) {
   using Lanes = LanesOf<Isa>;
@@ -88,7 +88,7 @@ HVD_INLINE typename LanesOf<Isa>::Floats LoadSum(const float* values, const floa
   return sum;
 }
 
-// The bits of the largest |lane|, as a number: above or equal to kInfinityBits where one is not finite.
+// Maximum of |lane|, as the bits of a float32. The bits are at least kInfinityBits if a lane is not finite.
 template <class Isa>
 struct LargestOf {
   using Lanes = LanesOf<Isa>;
@@ -115,7 +115,7 @@ HVD_INLINE void FillWith(T* to, size_t count, T value) {
   for (size_t i = 0; i < count; i++) to[i] = value;
 }
 
-// Calls f with the presence of a residual and of a buffer for what is left as types.
+// Call f with two types that tell whether there is a residual, and whether there is a buffer for the rest.
 template <bool kIs>
 struct Known {
   static constexpr bool kValue = kIs;

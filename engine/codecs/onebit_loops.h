@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the one-bit codec, written once and compiled for each instruction set.
+// Loops of the one-bit codec, written once and compiled for each instruction set.
 #pragma once
 
 #include "codecs/codecs_table.h"
@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Sum i of sixteen is of the lanes i; they are added up as a tree.
+// Add sixteen partial sums as a binary tree; sum i is that of lane i.
 template <class Number>
 HVD_INLINE Number FoldSixteen(Number* sums) {
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
@@ -16,7 +16,7 @@ HVD_INLINE Number FoldSixteen(Number* sums) {
   return sums[0];
 }
 
-// The mean where float32 cannot hold the sum, in the same order. Rare, and so not inlined.
+// Return the mean if float32 cannot hold the sum, adding in the order of EncodeSigns. Not inlined, because it is rare.
 template <class Isa>
 __attribute__((noinline)) float LargeMean(const float* values, const float* residual, size_t count) {
   double sums[kLanes] = {};
@@ -27,7 +27,7 @@ __attribute__((noinline)) float LargeMean(const float* values, const float* resi
   return static_cast<float>(FoldSixteen(sums) / static_cast<double>(count));
 }
 
-// Writes the signs and returns the mean of |p|, NaN where p is not finite.
+// Write the signs and return the mean of |p|, or NaN if a p is not finite.
 template <class Isa, bool kResidual>
 HVD_INLINE float EncodeSigns(const CodecInput& block, uint8_t* to) {
   using Lanes = LanesOf<Isa>;
@@ -59,7 +59,7 @@ HVD_INLINE float EncodeSigns(const CodecInput& block, uint8_t* to) {
   return total / static_cast<float>(block.count);
 }
 
-// Writes to `left` what is lost: p minus what its sign decodes to. p is computed once more, from the cache.
+// Store in `left` what is lost: p minus the decoded value. p is computed again, from the cache.
 template <class Isa, bool kResidual>
 HVD_INLINE void WriteLeft(const CodecInput& block, float mean) {
   using Lanes = LanesOf<Isa>;
@@ -103,7 +103,7 @@ void EncodeOneBitFor(const CodecInput& input, uint8_t* wire) {
   });
 }
 
-// Sixteen values of one wire: its mean, with the sign that the lane's bit says.
+// Return sixteen decoded values of one encoded input: its mean, with the sign from each lane's bit.
 template <class Isa, bool kWhole>
 HVD_INLINE typename LanesOf<Isa>::Floats LoadSigns(const uint8_t* from, size_t size, float mean) {
   using Lanes = LanesOf<Isa>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The top-k codec around the loop that selects: which threshold, what if too many values reach it, and how messages
-// of others are checked.
+// Top-k codec except for the selecting loop: choice of the threshold, handling of too many values that reach it, and
+// validation of received messages.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -17,15 +17,16 @@ constexpr uint32_t kBitsOfInfinity = 0x7f800000;
 
 uint32_t AbsBits(float value) { return BitsOf(value) & 0x7fffffff; }
 
-// The k-th largest, k >= 1, of numbers that may be put into another order.
+// Return the k-th largest number, k >= 1; this reorders `numbers`.
 uint32_t KthLargest(std::vector<uint32_t>* numbers, size_t k) {
   const auto place = numbers->begin() + static_cast<std::ptrdiff_t>(k - 1);
   std::nth_element(numbers->begin(), place, numbers->end(), std::greater<uint32_t>());
   return *place;
 }
 
-// One value in each of `size` parts of equal length, at a place that a fixed hash gives: a fixed distance might always
-// meet the same column of a matrix. Codecs for GPUs (horovod.torch.codecs) take the same places.
+// Return |p| of one value in each of `size` parts of equal length. A fixed hash gives the position in the part, because
+// a fixed distance might always meet one column of a matrix. Codecs for GPUs (horovod.torch.codecs) use equal
+// positions.
 std::vector<uint32_t> SampleMagnitudes(const CodecInput& input, size_t size) {
   constexpr uint32_t kMultiplier = 2654435761;
   std::vector<uint32_t> sample(size);
@@ -38,7 +39,8 @@ std::vector<uint32_t> SampleMagnitudes(const CodecInput& input, size_t size) {
   return sample;
 }
 
-// Bits of an estimate of the k-th largest |p|, between those of the smallest positive number and those of infinity.
+// Return the bits of an estimate of the k-th largest |p|, limited to the range from the smallest positive number to
+// infinity.
 uint32_t EstimateThreshold(const CodecInput& input, size_t k) {
   constexpr size_t kMinSample = 1024, kSampleShare = 100;
   const size_t size = std::min(std::max(kMinSample, input.count / kSampleShare), input.count);
@@ -48,8 +50,8 @@ uint32_t EstimateThreshold(const CodecInput& input, size_t k) {
   return std::min(std::max(threshold, 1u), kBitsOfInfinity);
 }
 
-// Gathers pairs in the wire, and in memory of its own once there are more than a message may have. Then it keeps the
-// largest and raises the threshold, so that all is done in one pass over the values.
+// Collector of pairs. It writes to the wire, and to its own memory once there are more pairs than a message may have.
+// Then it keeps the largest and raises the threshold, so that one pass over the values suffices.
 class PairCollector {
  public:
   PairCollector(void* wire, size_t limit, float* left, uint32_t threshold)
@@ -72,7 +74,7 @@ class PairCollector {
     if (count_ > 2 * limit_) KeepLargest();
   }
 
-  // Completes the message for values of which the first is given. Returns the number of pairs.
+  // Complete the message and return the number of pairs. `first` is the first value, which is sent if all values are 0.
   size_t Finish(float first) {
     if (count_ > limit_ && is_finite_) KeepLargest();
     if (!is_finite_) {
@@ -104,7 +106,7 @@ class PairCollector {
     std::memcpy(spilled_values_.data(), wire_ + limit_ * sizeof(int32_t), count_ * sizeof(float));
   }
 
-  // Of equal values the first stay, so only larger ones than the smallest of those kept can still be of use.
+  // Keep the largest pairs. Among equal values the first are kept, so from now on only larger values are of use.
   void KeepLargest() {
     std::vector<uint32_t> magnitudes(count_);
     for (size_t i = 0; i < count_; i++) magnitudes[i] = AbsBits(spilled_values_[i]);
@@ -128,7 +130,7 @@ class PairCollector {
     threshold_ = std::min(smallest + 1, kBitsOfInfinity);
   }
 
-  // What is not sent stays in the residual.
+  // Store in `left` the values that are not sent.
   void PutBack(const int32_t* indices, const float* values, size_t count) {
     if (left_ == nullptr) return;
     for (size_t i = 0; i < count; i++) left_[indices[i]] = values[i];
@@ -149,7 +151,7 @@ class PairCollector {
     }
   }
 
-  uint8_t* const wire_;  // `limit` indices, then `limit` values, until it is finished
+  uint8_t* const wire_;  // `limit` indices, then `limit` values; Finish closes the gap
   const size_t limit_;
   float* const left_;
   uint32_t threshold_;

@@ -18,7 +18,7 @@ AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts
       size_(size),
       chunk_(chunk) {}
 
-// What is given up half way may still be at work on the device: memory there is freed only once that is over.
+// Mark the work of an aborted batch as launched, because device memory must not be freed while that work still runs.
 AcrossGpus::~AcrossGpus() {
   if (stage_ == Stage::kOver) return;
   try {
@@ -28,8 +28,8 @@ AcrossGpus::~AcrossGpus() {
   }
 }
 
-// A chunk takes two indices of the slots: at the first all members of the GPU show what they have, at the second the
-// leader shows the result.
+// Launch what can be launched. A chunk takes two slot indices: at the first, all members of the GPU publish their
+// contributions; at the second, the leader publishes the result.
 Machine::Step AcrossGpus::Advance() {
   const Device::Scope scope(device());
   for (const auto& mark : ready_) device().WaitFor(mark->event(), stream_);
@@ -69,7 +69,7 @@ bool AcrossGpus::FillSlot() {
 
 bool AcrossGpus::JoinSlots() {
   if (!slots_.MayFill()) return false;
-  if (!leads()) {  // nothing of what others show is for this member, and nothing to show of its own
+  if (!leads()) {  // the other slots are not for this member, and it has no result to publish
     slots_.EndRead(stream_);
     slots_.EndFill(stream_);
     stage_ = Stage::kTake;
@@ -106,9 +106,9 @@ bool AcrossGpus::TakeResult() {
 
 ReduceAcrossGpus::ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                                    const Reduction& reduction)
-    : AcrossGpus(
-          devices, meeting, parts, std::move(order), parts.size(),
-          meeting.mates()->link()->slot_bytes() / reduction.SumRatio() / kUnit * kUnit),  // a slot holds the sums
+    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
+                 // Divide by the ratio, because a slot must hold the sums, which may be wider than the elements.
+                 meeting.mates()->link()->slot_bytes() / reduction.SumRatio() / kUnit * kUnit),
       reduction_(reduction) {}
 
 void ReduceAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
@@ -140,7 +140,7 @@ void ReduceAcrossGpus::Take(size_t begin, size_t end, CudaAddress result) {
     return parts_.Scatter(device(), begin, end, result, stream_);
   }
   Reduction scaling = reduction_;
-  scaling.op = ReduceOp::kSum;  // of one
+  scaling.op = ReduceOp::kSum;  // there is one source, so that only the scaling applies
   parts_.Reduce(device(), scaling, begin, end, {result}, stream_);
 }
 
@@ -158,7 +158,7 @@ void BroadcastAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
 void BroadcastAcrossGpus::Join(size_t begin, size_t end, const std::vector<CudaAddress>& sources, CudaAddress result) {
   const std::vector<int>& here = layout_.MembersOn(layout_.GpuOf(me_));
   const auto root = std::find(here.begin(), here.end(), root_);
-  if (root == here.end()) return;  // it is on another GPU
+  if (root == here.end()) return;  // the root is on another GPU
   device().CopyOn(result, sources[static_cast<size_t>(root - here.begin())], end - begin, stream_);
 }
 
@@ -189,7 +189,7 @@ void AllgatherAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
   parts_.Gather(device(), begin, end, slot, stream_);
 }
 
-// The places of a GPU's members lie side by side.
+// Place the contributions of one GPU's members side by side.
 void AllgatherAcrossGpus::Join(size_t begin, size_t end, const std::vector<CudaAddress>& sources, CudaAddress result) {
   const int gpu = layout_.GpuOf(me_);
   CudaAddress place = result + static_cast<size_t>(gpu) * layout_.MostOnOne() * (end - begin);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of members some of which share GPUs. On each GPU every member fills a slot of its arena there; the first
-// of them, which leads, makes one of all of theirs, exchanges it by NCCL with the leaders of the other GPUs, and leaves
-// the result in a slot of its own, from which all members of its GPU take what they want. No host waits for a device: a
-// machine is done when all of its work is launched, on the caller's stream if all tensors have the same.
+// Collectives of members some of which share GPUs. On each GPU, every member fills a slot of its arena there. The first
+// member on the GPU, its leader, combines these slots into one, exchanges that with the leaders of the other GPUs
+// through NCCL, and leaves the result in one of its slots, from which all members on its GPU copy their outputs. No
+// host waits for a device: the state machine is done when all its work is launched, on the caller's stream if all
+// tensors share one.
 //
-// A stream waits for members of its GPU only for what they have launched. NCCL waits for what other leaders may still
-// have to launch: so all members, not only those that lead, begin a batch when it is its turn, and nothing of a later
-// turn before all of it is launched.
+// A stream waits only for work that members of its GPU have launched already. NCCL, however, also waits for work that
+// other leaders have yet to launch. So all members, not only leaders, begin a batch in its launch slot, and begin
+// nothing of a later slot before the batch is launched completely.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace hvd {
 
 class AcrossGpus : public Machine {
  public:
-  // `size`: of the longest run of any member; `chunk`: how much of it goes at once.
+  // `size` is the length of the longest run of any member, and `chunk` the part of it that is processed at once.
   AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, size_t size,
              size_t chunk);
   ~AcrossGpus() override;
@@ -30,9 +31,9 @@ class AcrossGpus : public Machine {
 
  protected:
   virtual void Fill(size_t begin, size_t end, CudaAddress slot) = 0;
-  // The leader: puts together what its GPU contributes; sources: the slots of the members there, in their order.
+  // Combine the contributions of this GPU; called on the leader only. `sources` are the slots of its members, in order.
   virtual void Join(size_t begin, size_t end, const std::vector<CudaAddress>& sources, CudaAddress result) = 0;
-  // What it then asks NCCL for, which leaves the result in the same place.
+  // Return the NCCL operation that the leader launches next; it must leave its result at `result`.
   virtual NcclLaunches::Work Exchange(size_t begin, size_t end, CudaAddress result) const = 0;
   virtual void Take(size_t begin, size_t end, CudaAddress result) = 0;
 
@@ -54,14 +55,14 @@ class AcrossGpus : public Machine {
   size_t end() const { return std::min(size_, begin_ + chunk_); }
 
   DeviceSlots& slots_;
-  NcclLaunches launches_;  // if it leads
+  NcclLaunches launches_;  // used on the leader only
   DeviceMarks ready_;
   size_t size_, chunk_;
-  size_t begin_ = 0;  // of the present chunk
+  size_t begin_ = 0;  // beginning of the current chunk
   Stage stage_ = Stage::kFill;
 };
 
-// Also a reducescatter: who has no output for a part leaves it to those who have.
+// Allreduce or reducescatter. A member without an output for a part skips that part.
 class ReduceAcrossGpus : public AcrossGpus {
  public:
   ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
@@ -89,14 +90,14 @@ class BroadcastAcrossGpus : public AcrossGpus {
   int root_;
 };
 
-// Each member's run has places of its own in the others' outputs. A chunk of the result has the same room for each
-// member of each GPU, used or not, because NCCL gathers equal parts.
+// Allgather: each member's run has a destination of its own in the others' outputs. A chunk of the result has equal
+// room for each member of each GPU, used or not, because NCCL gathers equal parts.
 class AllgatherAcrossGpus : public AcrossGpus {
  public:
-  // from[j]: the run of member j, with outputs for what this member wants of it.
+  // from[j] is the run of member j; its outputs are the parts that this member wants.
   AllgatherAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts own, std::vector<DeviceParts> from,
                       DeviceOrder order);
-  // How much of each member's run goes at once; 0: there is no room for so many.
+  // Return how much of each member's run is processed at once; 0 if a slot has no room for so many members.
   static size_t ChunkOf(const NcclMeeting& meeting);
 
  private:

@@ -65,7 +65,7 @@ bool Adasum::ReceiveSlices() {
   return step != Step::kStuck;
 }
 
-// Three scalars for every pair and tensor, over our slice alone.
+// Compute three scalars for each pair and tensor, over this member's slice only.
 void Adasum::ComputeDots() {
   const size_t pairs = alive_.size() / 2, element = SizeOf(reduction_.dtype);
   dots_.assign(pairs * tensor_count_ * 3, 0.0);
@@ -100,7 +100,7 @@ bool Adasum::HearDots() {
   if (!FetchAll(lane, Lane::Layout::kMulticast, length, &sources_)) return false;
   sources_[lane.me()] = reinterpret_cast<std::byte*>(dots_.data()) + dots_heard_;
   double* to = sums_.data() + dots_heard_ / sizeof(double);
-  for (const std::byte* source : sources_) {  // in rank order everywhere: equal bits on all ranks
+  for (const std::byte* source : sources_) {  // in rank order, so that all ranks get equal bits
     for (size_t i = 0; i < length / sizeof(double); ++i) {
       double value;
       std::memcpy(&value, source + i * sizeof(double), sizeof value);
@@ -120,7 +120,7 @@ void Adasum::CombinePairs() {
     const std::byte* b = Vector(alive_[2 * p + 1]);
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const double* sum = &sums_[(p * tensor_count_ + tensor_of_[i]) * 3];
-      const double ca = sum[1] > 0 ? 1 - sum[0] / (2 * sum[1]) : 1;  // a zero vector adds nothing and takes nothing
+      const double ca = sum[1] > 0 ? 1 - sum[0] / (2 * sum[1]) : 1;  // 1 for a zero vector, which has no effect
       const double cb = sum[2] > 0 ? 1 - sum[0] / (2 * sum[2]) : 1;
       const Range part = tensors_[i];
       LinearCombination(reduction_.dtype, a + part.begin, a + part.begin, ca, b + part.begin, cb,

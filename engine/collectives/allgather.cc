@@ -21,7 +21,7 @@ size_t Allgather::ChunkLength(int member, uint64_t chunk) const {
   return begin < size ? std::min(chunk_bytes_, size - begin) : 0;
 }
 
-// Our own contribution, unless it has its place already.
+// Copy this member's contribution to its output, unless it is in place already.
 void Allgather::Keep(const std::byte* chunk, size_t begin, size_t length) {
   const Flat& own = outs_[lane_->me()];
   if (own.size()) Scatter(chunk, own, begin, length);
@@ -30,7 +30,7 @@ void Allgather::Keep(const std::byte* chunk, size_t begin, size_t length) {
 bool Allgather::Show() {
   if (shown_ == rounds_) return false;
   const size_t length = ChunkLength(lane_->me(), shown_);
-  if (length == 0) {  // all of our own is out; others have more
+  if (length == 0) {  // this member has posted everything, but others have more
     lane_->PostNothing(rounds_ - shown_);
     shown_ = rounds_;
     return true;

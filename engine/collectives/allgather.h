@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allgather inside one group, ragged and fused: each member's contribution is one run of bytes with a place of its own
-// in everybody's outputs.
+// Allgather inside one group, for contributions of different sizes and for fused tensors. Each member's contribution is
+// one run of bytes with a destination of its own in every member's outputs.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,16 @@ namespace hvd {
 
 class Allgather : public Machine {
  public:
-  // outs[j]: where member j's contribution goes here; outs[j].size() is its length. Our own may be empty: what we show
-  // then has its place already. Chunks are as large as slots unless told otherwise, alike on all members.
+  // outs[j] is the destination of member j's contribution, and outs[j].size() its length. outs[me] may be empty if this
+  // member's contribution is in place already. Chunks are as large as slots unless `chunk_bytes` is less; it must be
+  // equal on all members.
   Allgather(Lane* lane, Flat in, std::vector<Flat> outs, size_t chunk_bytes = SIZE_MAX);
   Step Advance() override;
 
-  // For what is passed on while it still arrives: only the first `bytes` of our contribution may be shown yet.
+  // Allow only the first `bytes` of this member's contribution to be posted, because the rest is still arriving from
+  // another stage.
   void set_ready(size_t bytes) { ready_ = bytes; }
-  // How much has come from each member that had so much.
+  // Return how many bytes have arrived from each member that contributes so many.
   size_t collected_bytes() const { return collected_ * chunk_bytes_; }
 
  private:

@@ -13,7 +13,7 @@ void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, si
   const size_t element = SizeOf(reduction.dtype);
   std::vector<const void*> pointers(sources.size());
   const bool one_pass = sources.size() == 2 && reduction.op == ReduceOp::kSum && reduction.prescale == 1.0;
-  // In and out have the same layout: a stretch of one is a stretch of the other.
+  // `in` and `out` have equal layouts: a stretch of one is a stretch of the other.
   in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset, bool wide) {
     for (size_t j = 0; j < sources.size(); ++j) pointers[j] = sources[j] + offset;
     pointers[me] = own;
@@ -60,7 +60,7 @@ Machine::Step SmallAllreduce::Advance() {
   return Step::kDone;
 }
 
-// In the order in which the hierarchy would: inside each host first.
+// Reduce in the order of the hierarchical algorithm: inside each host first.
 void SmallAllreduce::ReduceByHosts() {
   const size_t bytes = in_.size();
   sources_[lane_->me()] = own_;
@@ -96,11 +96,11 @@ bool Allreduce::Publish() {
 bool Allreduce::ReduceOwn() {
   Lane& there = *exchange_->there;
   Lane& back = *exchange_->back;
-  // What we have not published is not ours to overwrite: in place, the result of a chunk replaces its input.
+  // Reduce only published chunks, because in place the result of a chunk overwrites its input.
   if (reduced_ == published_ || !back.CanPost()) return false;
   const Range piece = Piece(reduced_, there.me());
   if (!FetchAll(there, Lane::Layout::kScatter, piece.length, &sources_)) return false;
-  // Towards sockets the result is sent from the tensor, and a second copy of it is not made.
+  // Without shared memory, the result is sent from the tensor, so that no second copy is made.
   const std::byte* lies = back.by_sockets() ? out_.Contiguous(piece.begin, piece.length) : nullptr;
   ReducePiece(reduction_, in_, &out_, piece.begin, piece.length, sources_, there.me(), &scaled_,
               lies ? nullptr : back.Slot());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce inside one group. Small messages: everybody shows everything and reduces all of it, one hop. Larger ones,
-// in chunks: each member shows every other member the piece that it owns, the owner sums in rank order and shows the
-// result. Both sum the same elements in the same order and round once, so the choice never changes a bit.
+// Allreduce inside one group. For a small message, each member posts all its data and reduces all data itself, which
+// takes one hop. For a larger one, each member posts to every other member the piece of a chunk that this member owns;
+// the owner sums in rank order and posts the result. The order of the sums does not depend on the choice, and both
+// round once, so the choice never changes a bit.
 #pragma once
 
 #include <vector>
@@ -12,8 +13,9 @@ namespace hvd {
 
 class SmallAllreduce : public Machine {
  public:
-  // in.size() <= the lane's slot. `hosts`: members by host where larger messages go by the hierarchy, else null; the
-  // sum is then taken in the hierarchy's order, so that size and fusion never change a bit there either.
+  // in.size() must not exceed the lane's slot. `hosts` lists the members by host if larger messages use the
+  // hierarchical algorithm, otherwise it is null. With `hosts`, the sum is taken in hierarchical order, so that size
+  // and fusion never change a bit.
   SmallAllreduce(Lane* lane, Flat in, Flat out, Reduction reduction, const std::vector<std::vector<int>>* hosts);
   Step Advance() override;
 
@@ -26,7 +28,7 @@ class SmallAllreduce : public Machine {
   std::vector<const std::byte*> sources_;
   std::vector<std::byte> scaled_;
   const std::vector<std::vector<int>>* hosts_;
-  const std::byte* own_ = nullptr;  // what we posted
+  const std::byte* own_ = nullptr;  // data that this member posted
   bool posted_ = false;
 };
 
@@ -36,7 +38,7 @@ class Allreduce : public Machine {
   Step Advance() override;
 
  private:
-  Range Piece(uint64_t chunk, int member) const;  // of the batch
+  Range Piece(uint64_t chunk, int member) const;  // range in the batch
   bool Publish();
   bool ReduceOwn();
   bool Collect();
@@ -53,8 +55,8 @@ class Allreduce : public Machine {
   std::vector<std::byte> scaled_;
 };
 
-// Combines sources (one for each member in order; sources[me] is taken from `in`, by way of `scratch` if it must be
-// scaled or converted) over [begin, begin + length) of the batch into `out` and into `copy`; either may be null.
+// Combine the sources, one per member in order, over [begin, begin + length) of the batch into `out` and `copy`; either
+// may be null. sources[me] is taken from `in`, through `scratch` if it must be scaled or converted.
 void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, size_t begin, size_t length,
                  const std::vector<const std::byte*>& sources, int me, std::vector<std::byte>* scratch,
                  std::byte* copy);

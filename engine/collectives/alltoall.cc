@@ -25,8 +25,9 @@ Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits,
   }
 }
 
-// Members in memory share a slot. What goes down a socket leaves from the input and arrives in the output: there a
-// piece is as long as a slot, which takes fewer packets and fewer turns.
+// Return the piece size for a member. Members reached through shared memory share a slot. Data for a socket is sent
+// from the input and received into the output, so its pieces may be as long as a slot, which takes fewer packets and
+// rounds.
 size_t Alltoall::PieceBytes(int member) const {
   const size_t piece = lane_->piece_bytes();
   return lane_->in_memory(member) ? piece : std::max(piece, InPackets(lane_->slot_bytes()));
@@ -72,7 +73,8 @@ void Alltoall::CopyOwn() {
   if (own && out_) std::memcpy(out_ + receive_begin_[me], in_ + send_begin_[me], own);
 }
 
-// The others do not know where in our output their rows belong.
+// Prepare the offsets to post, including those of each member's rows, because the others do not know where their rows
+// belong in this member's output.
 void Alltoall::MakePlaces() {
   const Places::Span output = {out_, receive_begin_.back() + static_cast<size_t>(received_.back()) * row_bytes_};
   const Places::Span input = {in_, send_begin_.back() + static_cast<size_t>(splits_.back()) * row_bytes_};
@@ -81,7 +83,7 @@ void Alltoall::MakePlaces() {
   places_ = std::make_unique<Places>(lane_, std::move(arenas_), std::move(own));
 }
 
-// False while a member has not said where its output lies.
+// Decide whether rows are written directly; return false while a member's offsets are missing.
 bool Alltoall::Choose() {
   if (!told_places_ && !(told_places_ = places_->Tell())) return false;
   if (!places_->Hear()) return false;
@@ -135,7 +137,7 @@ bool Alltoall::Collect() {
 Machine::Step Alltoall::Advance() {
   bool moved = false;
   if (!told_ && !(moved = TellSplits())) return Step::kStuck;
-  if (!may_push_) moved |= Show();  // what we send does not depend on what the others have for us
+  if (!may_push_) moved |= Show();  // possible now, because what this member sends does not depend on what it receives
   if (!heard_) {
     if (!HearSplits()) return moved ? Step::kMoved : Step::kStuck;
     moved = true;

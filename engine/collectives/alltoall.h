@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alltoall inside one group. The first chunk tells each member how many rows to expect; then the rows follow, or are
-// written straight into the outputs.
+// Alltoall inside one group. The first chunk gives each member the number of rows to expect. The rows follow, or they
+// are written directly into the outputs.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@ namespace hvd {
 
 class Alltoall : public Machine {
  public:
-  // `splits`: rows for each member, taken from `in` in order. `largest`: the largest split of any pair, which fixes the
-  // number of rounds for all. `allocate` is called once with the received rows by member and returns the output.
-  // `arenas`: of the members, if rows may be written straight into outputs in them; else empty.
+  // `splits` are the numbers of rows for each member, taken from `in` in order. `largest` is the largest split of any
+  // pair, which determines the number of rounds. `allocate` is called once with the received rows by member and returns
+  // the output. `arenas` are those of the members if rows may be written directly into outputs there, otherwise empty.
   Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits, size_t row_bytes, int64_t largest,
            std::function<std::byte*(const std::vector<int64_t>&)> allocate, std::vector<std::byte*> arenas = {});
   Step Advance() override;
@@ -41,8 +41,8 @@ class Alltoall : public Machine {
   std::function<std::byte*(const std::vector<int64_t>&)> allocate_;
   std::byte* out_ = nullptr;
   std::vector<std::byte*> arenas_;
-  bool may_push_;                   // until all have said where their outputs lie, nothing is shown
-  std::unique_ptr<Places> places_;  // while we do not know yet which way it goes
+  bool may_push_;  // if true, no rows are posted before all members have posted the offsets of their outputs
+  std::unique_ptr<Places> places_;  // exists until it is decided whether rows are written directly
   std::unique_ptr<Push> push_;
   uint64_t rounds_, shown_ = 0, collected_ = 0;
   bool told_ = false, heard_ = false, told_places_ = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reduction among ranks of which each is on a host of its own, block after block. Allreduce with one rank on each
-// host consists of it; with several it is the stage between them (see hierarchical.h). Which algorithm runs is agreed
-// upon.
+// Reduction among ranks that are all on different hosts, block by block. It is the whole allreduce if each host has one
+// rank, and otherwise the stage between hosts (see hierarchical.h). The ranks negotiate the algorithm.
 //
-// Algorithms that know only a few of the others connect only to those: a stream is made when bytes first use it.
+// An algorithm in which a rank exchanges data with few others connects only to those, because a stream is opened on
+// first use.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@
 
 namespace hvd {
 
-// What members tell each other on the way to a sum. Types that are rounded after a sum travel as float32 until it is
+// Partial sums that members exchange. Types that would be rounded after every sum travel as float32 until the sum is
 // complete, so that they are rounded once, however many hosts there are.
 class PartialSums {
  public:
   explicit PartialSums(const Reduction& reduction);
 
-  // Bytes that the partial sums of `bytes` bytes of the tensor take.
+  // Return the size of the partial sums for `bytes` bytes of the tensor.
   size_t Size(size_t bytes) const { return bytes / element_ * SizeOf(partial_.dtype); }
   bool widened() const { return partial_.dtype != final_.dtype; }
-  // What this member contributes: where it lies if it can be used like that, else in `scratch`.
+  // Return this member's contribution: in place if it can be used directly, otherwise in `scratch`.
   const std::byte* Own(const Flat& in, Range range, std::byte* scratch);
+  // Copy this member's contribution to `to`.
   void Take(const Flat& in, Range range, std::byte* to);
-  // first (op) second, of `bytes` bytes of the tensor. `to` may be either of them.
+  // Store first (op) second, for `bytes` bytes of the tensor, in `to`, which may be either operand.
   void Add(const std::byte* first, const std::byte* second, size_t bytes, std::byte* to) const;
-  // The same for the last time: `to` receives elements of the tensor, scaled and divided.
+  // Perform the last addition: `to` receives elements of the tensor, scaled and divided.
   void Finish(const std::byte* first, const std::byte* second, size_t bytes, std::byte* to);
 
  private:
@@ -40,36 +41,36 @@ class PartialSums {
 
 class BetweenHosts {
  public:
-  // All blocks are ranges of `in` and go to the same ranges of `out`, which may be the same memory. Members add the
-  // same blocks in the same order.
+  // Blocks are ranges of `in`; their results go to the same ranges of `out`, which may be the same memory. The blocks
+  // and their order must be equal on all members.
   struct Run {
     Flat in, out;
     Reduction reduction;
-    uint64_t blocks = 0;  // that will be added
-    size_t bytes = 0;     // of all of them, more or less
-    bool stays = false;   // what lies in `out` stays there until everything has been sent
+    uint64_t blocks = 0;  // number of blocks that will be added
+    size_t bytes = 0;     // total size of the blocks, approximately
+    bool stays = false;   // true if data in `out` stays until everything has been sent
   };
 
   virtual ~BetweenHosts() = default;
-  // The next block is ready in `in`.
+  // Add the next block, whose data is ready in `in`.
   virtual void Add(Range block) = 0;
-  // Does what can be done now; true if anything moved.
+  // Make all progress that is possible now; return true if there was any.
   virtual bool Advance() = 0;
-  // Blocks whose results are in `out`, from the first.
+  // Return how many blocks, counted from the first, have their results in `out`.
   uint64_t finished() const { return finished_; }
 
  protected:
   uint64_t finished_ = 0;
 };
 
-// Blocks of so many bytes that should be under way at once among so many hosts.
+// Return how many blocks of `block` bytes should be in flight among `hosts` hosts.
 uint64_t BlocksUnderWay(HostAlgorithm algorithm, int hosts, size_t block);
 
-// `most`: the largest block. All members of the exchange are reached by sockets.
+// `most` is the size of the largest block. All members of `exchange` must be reached by sockets.
 std::unique_ptr<BetweenHosts> MakeBetweenHosts(HostAlgorithm algorithm, Exchange* exchange, BetweenHosts::Run run,
                                                size_t most);
 
-// Allreduce among members of which each is on a host of its own, by ring or doubling.
+// Allreduce among members that are all on different hosts, by ring or doubling.
 class AllreduceBetweenHosts : public Machine {
  public:
   AllreduceBetweenHosts(HostAlgorithm algorithm, Exchange* exchange, Flat in, Flat out, const Reduction& reduction);

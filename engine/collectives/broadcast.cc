@@ -9,9 +9,10 @@ namespace {
 constexpr size_t kChunksWanted = 8;
 constexpr size_t kLeastChunk = size_t{64} << 10;
 constexpr size_t kChunkUnit = 4096;
-constexpr uint64_t kChunksInTurn = 4;  // chunks, then others get their turn
+constexpr uint64_t kChunksInTurn = 4;  // chunks per call, so that other state machines are not delayed
 
-// The root fills one chunk while the others copy the one before: even a message that would fit into one slot is cut up.
+// Return a chunk size with which the root fills one chunk while the others copy the previous one. Even a message that
+// would fit into one slot is split.
 size_t SmallerChunk(const Lane& lane, size_t bytes) {
   const size_t chunk = std::max(kLeastChunk, (bytes / kChunksWanted + kChunkUnit - 1) / kChunkUnit * kChunkUnit);
   return std::min(chunk, lane.slot_bytes());
@@ -60,7 +61,8 @@ bool Broadcast::CopyNext() {
 }
 
 Machine::Step Broadcast::Advance() {
-  if (!begun_ && !is_root_) lane_->PostNothing(chunks_);  // not before: the lane belongs to the machine before us
+  // Not done in the constructor, because the lane may still belong to the previous state machine.
+  if (!begun_ && !is_root_) lane_->PostNothing(chunks_);
   begun_ = true;
   const uint64_t before = done_, turn = std::min(chunks_, done_ + kChunksInTurn);
   while (done_ < turn && (is_root_ ? ShowNext() : CopyNext())) ++done_;

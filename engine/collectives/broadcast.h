@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast inside one group: the root shows chunk after chunk, everybody else copies them out.
+// Broadcast inside one group: the root posts chunk after chunk, and the other members copy them.
 #pragma once
 
 #include "collectives/machine.h"
 
 namespace hvd {
 
-// Posts a stretch of `from` for all others; towards sockets what lies in one tensor is sent from there.
+// Post a stretch of `from` for all others. Without shared memory, data that lies in one tensor is sent directly from
+// there.
 void PostRange(const Flat& from, size_t begin, size_t length, Lane* lane);
 
 class Broadcast : public Machine {
  public:
-  // `brisk`: members answer at once, so that more and smaller chunks pay off. The same on all of them.
+  // `brisk` must be equal on all members. If set, all members respond at once, so that more and smaller chunks are
+  // faster.
   Broadcast(Lane* lane, int root, Flat in, Flat out, bool brisk);
   Step Advance() override;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slots of the members' arenas on a device may be filled and read. The lane's indices tell what has been
-// launched, flags what the device has done: streams wait for these, and only ever for what is launched, so they never
-// wait in a circle. The flags lie in shared memory of the host: when a rank is lost, those who wait for it are let go.
+// Synchronisation of the slots in the members' arenas on a device. Lane indices show which work has been launched;
+// flags show which work the device has done. Streams wait for flags, but only for work that is launched, so they never
+// wait in a cycle. The flags lie in shared host memory, so that waiting streams can be released when a rank is lost.
 #pragma once
 
 #include <chrono>
@@ -15,30 +15,31 @@ namespace hvd {
 
 class DeviceSlots {
  public:
-  // Indices of the lane before the next one are of no concern.
+  // Ignore indices of the lane that precede the next one.
   DeviceSlots(DeviceLink* link, Lane* lane)
       : link_(*link), lane_(*lane), first_(lane->posted()), stream_of_(static_cast<size_t>(lane->slots())) {}
 
-  // In this order for each slot, with a Scope of the device.
+  // Call the following methods in this order for each slot, inside a Scope of the device.
 
-  // All have launched what reads the slot that comes next, this member itself as well.
+  // Return true if all members, including this one, have launched the work that reads the next slot.
   bool MayFill() const { return lane_.posted() - lane_.released() < slots() && lane_.CanPost(); }
-  // The slot, which what is put on the stream next may fill.
+  // Return the slot; the work that is put on the stream next may fill it.
   CudaAddress BeginFill(CudaStream stream);
   void EndFill(CudaStream stream);
-  // All have launched what fills theirs.
+  // Return true if all members have launched the work that fills their slots.
   bool MayRead() const { return lane_.released() < lane_.posted() && lane_.AllPosted(); }
-  // Where a member's slot lies, which what is put on the stream next may read.
+  // Return the address of a member's slot; the work that is put on the stream next may read it.
   CudaAddress BeginRead(int member, CudaStream stream);
   void EndRead(CudaStream stream);
-  // Where one member reads for all: whether another has launched that, from here on to EndRead; and what is put on the
-  // stream next comes after it.
+  // Where one member reads for all: HasRead returns true if `member` has launched that work, up to its EndRead.
+  // AwaitRead makes the work that is put on the stream next follow that work.
   bool HasRead(int member) const { return lane_.HasReleased(member); }
   void AwaitRead(int member, CudaStream stream) const;
 
-  // A member is lost: no stream waits for a slot any longer, and what they do then is of no account.
+  // Release all streams that wait for a slot, because a member is lost. The results of the released work are not used.
   void LetGo() const { link_.LetGo(ValueAt(lane_.posted())); }
-  // Until nobody reads from our slots any more, and we from none. `until`: others may be lost.
+  // Wait until no member reads this member's slots, and this member reads none, at most until `until`, because other
+  // members may be lost.
   void AwaitAllRead(std::chrono::steady_clock::time_point until) const;
 
  private:
@@ -50,7 +51,7 @@ class DeviceSlots {
   DeviceLink& link_;
   Lane& lane_;
   uint64_t first_;
-  std::vector<CudaStream> stream_of_;  // by slot: where this member last read it
+  std::vector<CudaStream> stream_of_;  // by slot: the stream on which this member last read it
 };
 
 }  // namespace hvd

@@ -8,9 +8,10 @@
 namespace hvd {
 namespace {
 
-// One turn's work: small enough that the copies to third members come from the cache and that others get their turn.
+// Bytes of one call: so few that copies to the third and later members come from the cache, and that other state
+// machines are not delayed.
 constexpr size_t kBlock = size_t{128} << 10;
-// Of each member, where sources must be scaled first: the scaled ones stay in the first cache.
+// Bytes of each member if sources must be scaled first, so that the scaled copies stay in the first-level cache.
 constexpr size_t kScratch = size_t{2} << 10;
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce of tensors that lie in memory which all members reach: nothing is staged. Each member owns a share of the
-// batch, sums it in rank order straight from the tensors of all and writes the result into all. They wait
-// for each other twice: until every tensor is there, and until every share is done. The same bits as with staging.
+// Allreduce of tensors in memory that all members can access, without staging. Each member owns a share of the batch,
+// sums it in rank order directly from all members' tensors and writes the result into all of them. The members
+// synchronise twice: when all tensors are ready, and when all shares are done. The bits equal those of a staged
+// allreduce.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,7 @@ namespace hvd {
 
 class DirectAllreduce : public Machine {
  public:
-  // views[j]: the tensors of member j, of the same sizes in every view.
+  // views[j] are the tensors of member j; sizes are equal in all views.
   DirectAllreduce(Lane* lane, std::vector<Flat> views, Reduction reduction);
   Step Advance() override;
 
@@ -20,7 +21,7 @@ class DirectAllreduce : public Machine {
   enum class Stage { kArriving, kWaiting, kReducing, kLeaving };
 
   void ReduceBlock(size_t begin, size_t length);
-  // The stretch at hand.
+  // Process the current stretch, which lies in one tensor.
   void ScaleSources(size_t bytes);
   void ReduceStretch(size_t bytes);
 
@@ -29,8 +30,8 @@ class DirectAllreduce : public Machine {
   Reduction reduction_;
   Range share_;
   Stage stage_ = Stage::kArriving;
-  std::vector<std::byte*> places_;    // of the stretch at hand, by member
-  std::vector<const void*> sources_;  // the same, or what prescaling made of it
+  std::vector<std::byte*> places_;    // addresses of the current stretch, by member
+  std::vector<const void*> sources_;  // these addresses, or those of scaled copies
   std::vector<std::byte> scratch_;
 };
 

@@ -7,22 +7,24 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kWholeBytes = size_t{16} << 10;  // up to here fewer messages gain more than fewer bytes
+constexpr size_t kWholeBytes = size_t{16} << 10;  // up to this size, fewer messages save more than fewer bytes
 
-// The two halves of a range, on cache-line borders.
+// Split a range into halves at a cache-line boundary.
 std::pair<Range, Range> Halves(Range range) { return {ShareOf(range, 2, 0), ShareOf(range, 2, 1)}; }
 
-// Members beyond a power of two are paired with a neighbour each; the others go by a number of their own.
+// Numbering for an algorithm that needs a power of two: each surplus member is paired with a neighbour, and the pair
+// has one number.
 struct Numbering {
   explicit Numbering(int members) {
     while (2 * count <= members) count *= 2;
     paired = members - count;
   }
-  bool Hands(int member) const { return member < 2 * paired && member % 2 == 0; }  // all it has to the next
+  // Return true if the member sends all its data to the next one.
+  bool Hands(int member) const { return member < 2 * paired && member % 2 == 0; }
   int Number(int member) const { return member < 2 * paired ? member / 2 : member - paired; }
   int Member(int number) const { return number < paired ? 2 * number + 1 : number + paired; }
 
-  int count = 1;  // of numbers
+  int count = 1;  // how many numbers there are
   int paired = 0;
 };
 
@@ -41,7 +43,7 @@ std::vector<DoublingBetweenHosts::Move> DoublingBetweenHosts::Plan(int members, 
     if (receives) move = {-1, me - 1, {0, 0}, all, Then::kAdd, true};
     moves.push_back(move);
   }
-  std::vector<std::pair<int, Range>> way;  // partners, and what was ours before
+  std::vector<std::pair<int, Range>> way;  // partner of each step, and this member's range before it
   Range range = all;
   for (int distance = 1; distance < numbering.count; distance *= 2) {
     const bool upper = number & distance;
@@ -87,7 +89,8 @@ void DoublingBetweenHosts::Add(Range block) {
   blocks_.push_back({block, whole, Plan(exchange_->members(), exchange_->me(), block.length, whole)});
 }
 
-// In each group: the first step of all its blocks, then the second of all that have one, and so on.
+// Return the block at the cursor, after skipping steps that do not exist. In each group, the first step of all blocks
+// is followed by the second step of all blocks that have one, and so on.
 DoublingBetweenHosts::Block* DoublingBetweenHosts::At(Cursor* cursor) {
   for (;;) {
     const uint64_t begin = cursor->group * kTogether, end = std::min(run_.blocks, begin + kTogether);
@@ -96,7 +99,7 @@ DoublingBetweenHosts::Block* DoublingBetweenHosts::At(Cursor* cursor) {
     if (cursor->block == end) {
       cursor->block = begin;
       ++cursor->step;
-      // All of the group have been added before a second step is taken.
+      // All blocks of the group exist here, because they are added before a second step is taken.
       const bool any = std::any_of(blocks_.begin() + static_cast<std::ptrdiff_t>(begin),
                                    blocks_.begin() + static_cast<std::ptrdiff_t>(end),
                                    [&](const Block& block) { return cursor->step < block.moves.size(); });
@@ -116,7 +119,7 @@ bool DoublingBetweenHosts::Post() {
   if (!block || block->taken != posting_.step || !lane.CanPost()) return false;
   Work& work = WorkOf(posting_);
   if (posting_.step == 0) {
-    // The memory was another block's: that must be finished, and gone.
+    // An earlier block used this buffer; it must be finished and its data must have been sent.
     if (posting_.block >= finished_ + work_.size() || !lane.HaveLeft(work.last_post)) return false;
     sums_.Take(run_.in, block->range, work.partial.data());
   }
@@ -128,7 +131,7 @@ bool DoublingBetweenHosts::Post() {
     const std::byte* from =
         summed ? ResultOf(work) + move.sent.begin : work.partial.data() + sums_.Size(move.sent.begin);
     const size_t bytes = summed ? move.sent.length : sums_.Size(move.sent.length);
-    if (block->whole && !summed) {  // what comes is added to it before it may have left
+    if (block->whole && !summed) {  // copied, because received data may be added to it before it is sent
       std::memcpy(lane.Slot(), from, bytes);
       from = lane.Slot();
     }
@@ -158,7 +161,7 @@ bool DoublingBetweenHosts::Take() {
   if (++block.taken == block.moves.size()) {
     Scatter(ResultOf(work), run_.out, block.range.begin, block.range.length, run_.reduction.dtype);
   }
-  // A short block has fewer steps than those before it.
+  // Count the finished blocks. A short block has fewer steps and may finish before earlier ones.
   while (finished_ < blocks_.size() && blocks_[finished_].taken == blocks_[finished_].moves.size()) ++finished_;
   ++taking_.block;
   return true;

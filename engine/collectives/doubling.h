@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between hosts by recursive halving and doubling: with every step a host exchanges half of what is left with a partner
-// twice as far away, until it has the sum of its share; then the shares come back the same way. Of short blocks all is
-// exchanged in every step, and nothing need come back. Hosts beyond a power of two first hand all they have to a
-// neighbour. Each host knows one partner for each step, log2(hosts) of them.
+// Reduction between hosts by recursive halving and doubling. In each step, a host exchanges half of its remaining range
+// with a partner twice as far away, until it has the sum of its share; then the shares return in reverse order. A short
+// block is exchanged as a whole in every step, so nothing must return. If the number of hosts is not a power of two,
+// each surplus host first sends all its data to a neighbour. A host has log2(hosts) partners, one per step.
 //
-// Sums are a binary tree over the hosts, the same for every element, whatever it is fused with and wherever it lies.
+// Sums form a binary tree over the hosts. The tree does not depend on the element, its position or fusion.
 #pragma once
 
 #include <vector>
@@ -19,22 +19,22 @@ class DoublingBetweenHosts : public BetweenHosts {
   void Add(Range block) override;
   bool Advance() override;
 
-  // Blocks of a group take their steps in turn, so that one travels while another is added.
+  // Number of blocks in a group. The steps of these blocks alternate, so that one block travels while another is added.
   static constexpr uint64_t kTogether = 4;
 
-  // One step of a block, as one member takes it. Ranges are of the block.
+  // One step of a block for one member. Ranges are relative to the block.
   struct Move {
-    int to = -1, from = -1;  // members; -1: nothing is sent, or awaited
+    int to = -1, from = -1;  // members; -1 if nothing is sent, or received
     Range sent{0, 0}, awaited{0, 0};
-    enum class Then { kAdd, kFinish, kKeep } then = Then::kKeep;  // with what came
-    bool first = false;                                           // what came is the left operand
+    enum class Then { kAdd, kFinish, kKeep } then = Then::kKeep;  // what to do with the received data
+    bool first = false;                                           // true if the received data is the left operand
   };
-  // All steps of a block of `length` bytes. Every member has the same number of them. `whole`: all is exchanged in
-  // every step.
+  // Return all steps of a block of `length` bytes; their number is equal on all members. If `whole`, every step
+  // exchanges the complete block.
   static std::vector<Move> Plan(int members, int me, size_t length, bool whole);
 
  private:
-  struct Cursor {  // where in the order of all steps of all blocks
+  struct Cursor {  // position in the order of all steps of all blocks
     uint64_t group = 0, block = 0;
     size_t step = 0;
   };
@@ -42,14 +42,14 @@ class DoublingBetweenHosts : public BetweenHosts {
     Range range;
     bool whole;
     std::vector<Move> moves;
-    size_t taken = 0;  // steps whose messages have come
+    size_t taken = 0;  // steps whose messages have arrived
   };
-  struct Work {  // memory of a block under way
+  struct Work {  // buffers of a block in flight
     std::vector<std::byte> partial, result;
     uint64_t last_post = 0;
   };
 
-  // The block that stands there; null while it has not been added, or when there is none any more.
+  // Return the block at the cursor; null if it has not been added yet, or if no block is left.
   Block* At(Cursor* cursor);
   Work& WorkOf(const Cursor& cursor) { return work_[cursor.block % work_.size()]; }
   std::byte* ResultOf(Work& work) const { return sums_.widened() ? work.result.data() : work.partial.data(); }

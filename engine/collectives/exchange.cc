@@ -25,7 +25,8 @@ bool ExchangeBetweenHosts::Send() {
     lengths_[static_cast<size_t>(h)] = share.length;
     pieces_[static_cast<size_t>(h)] = At(sent_) + share.begin;
   }
-  lane.PostScatterFrom(pieces_.data(), lengths_.data());  // they stay until the answer is written over them
+  // Send in place, because the data stays until the answer overwrites it.
+  lane.PostScatterFrom(pieces_.data(), lengths_.data());
   ++sent_;
   return true;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between hosts by direct exchange: of each block every host owns a share, which it sums in the order of the hosts and
-// shows to all. Two hops, and streams between all pairs.
+// Reduction between hosts by direct exchange. Each host owns a share of each block, sums it in host order and sends the
+// result to all hosts. This takes two hops, and streams between all pairs of hosts.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ namespace hvd {
 
 class ExchangeBetweenHosts : public BetweenHosts {
  public:
-  // `in` and `out` are the same memory; each block lies in one piece there and fits the pieces of a chunk.
+  // `in` and `out` must be the same memory. Each block must be contiguous there and fit into the pieces of a chunk.
   ExchangeBetweenHosts(Exchange* exchange, Run run);
   void Add(Range block) override { blocks_.push_back(block); }
   bool Advance() override;
 
  private:
-  Range Share(uint64_t block, int host) const;  // of the block, by member
+  Range Share(uint64_t block, int host) const;  // range of the block that `host` owns
   std::byte* At(uint64_t block) const { return run_.out.Contiguous(blocks_[block].begin, blocks_[block].length); }
   bool Send();
   bool Reduce();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several tensors seen as one run of bytes, so that a fused batch needs no fusion buffer: chunks are gathered straight
-// from the tensors into the transport and scattered straight back. In a run of a half type some tensors may be float32,
-// to be converted on the way out and on the way back.
+// Scatter/gather list: several tensors seen as one run of bytes, so that a fused batch needs no fusion buffer. Chunks
+// are copied directly between the tensors and the transport. In a run of a half type, a tensor may be float32; its
+// elements are converted when they are copied.
 #pragma once
 
 #include <algorithm>
@@ -12,23 +12,22 @@ namespace hvd {
 
 class Flat {
  public:
-  // `bytes` of the run. `wide`: the tensor is float32, twice as large.
+  // Append a tensor that takes `bytes` of the run. If `wide`, the tensor is float32 and twice as large.
   void Add(void* data, size_t bytes, bool wide = false) {
     if (bytes == 0) return;
     extents_.push_back({static_cast<std::byte*>(data), size_, bytes, wide});
     size_ += bytes;
   }
-  // Adds [begin, begin + length) of another run.
+  // Append [begin, begin + length) of another run.
   void Append(const Flat& from, size_t begin, size_t length) {
     from.ForRange(begin, length, [this](std::byte* data, size_t bytes, size_t, bool wide) { Add(data, bytes, wide); });
   }
   size_t size() const { return size_; }
-  // What is written will have left the caches before anybody reads it.
+  // Declare that written data will have left the caches before it is read, so that copies may bypass them.
   void set_cold(bool cold) { cold_ = cold; }
   bool cold() const { return cold_; }
 
-  // Calls visit(data, bytes, offset from `begin`, wide) for each stretch of [begin, begin + length) that lies in one
-  // tensor.
+  // Call visit(data, bytes, offset from `begin`, wide) for each stretch of [begin, begin + length) inside one tensor.
   template <typename Visit>
   void ForRange(size_t begin, size_t length, Visit visit) const {
     if (length == 0) return;
@@ -42,7 +41,7 @@ class Flat {
     }
   }
 
-  // The address of a range that lies in one tensor as it is, else nullptr.
+  // Return the address of a range that lies inside one tensor of the run's own type, otherwise nullptr.
   std::byte* Contiguous(size_t begin, size_t length) const {
     if (length == 0) return nullptr;
     const Extent& extent = extents_[ExtentAt(begin)];
@@ -51,7 +50,7 @@ class Flat {
   }
 
  private:
-  struct Extent {  // one tensor of the run
+  struct Extent {  // segment of the run
     std::byte* data;
     size_t begin;
     size_t size;

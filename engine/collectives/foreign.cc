@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSpareStagings = 4;
-constexpr size_t kForeignPiece = 16 << 10;  // elements that are converted at a time: they stay in the cache
+constexpr size_t kForeignPiece = 16 << 10;  // elements that are converted at a time, so that they stay in the cache
 
 bool IsHalfType(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
@@ -26,7 +26,7 @@ void ForeignJob::Revoke() {
 }
 
 ForeignJobs::~ForeignJobs() {
-  // The other library may write to them as long as the process lives.
+  // Leak the jobs in progress, because the other library may write to their buffers as long as the process lives.
   for (auto& [id, job] : taken_) new std::shared_ptr<ForeignJob>(std::move(job));
 }
 
@@ -51,7 +51,8 @@ ForeignJobs::Outcome ForeignJobs::Next(std::chrono::microseconds timeout, std::s
   return Outcome::kJob;
 }
 
-// A job whose batch was given up meanwhile runs all the same, on whatever the memory holds: others may have begun it.
+// Allocate the buffers and load the input. A job whose batch was aborted is run too, with undefined input, because
+// other ranks may have begun it.
 void ForeignJobs::Prepare(ForeignJob& job) {
   if (job.in_bytes) job.in = Take(job.in_bytes);
   job.out = Take(job.out_bytes);
@@ -108,7 +109,7 @@ void ForeignJobs::GiveBack(Staging staging) {
   if (spare_.size() > kSpareStagings) spare_.erase(spare_.begin());
 }
 
-// ---- the machine
+// ---- the state machine
 
 ForeignMachine::~ForeignMachine() {
   if (job_) job_->Revoke();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives whose bytes travel by another library, such as MPI. A machine puts a job into a queue and then only looks
-// whether it is done; a thread of the client's takes the jobs in their order and runs them, never under the driver's
-// token. Jobs work on memory of their own, because what was begun cannot be called back: after a failure the other
-// library may still write, when the callers' tensors have long been freed.
+// Collectives that another library, such as MPI, executes. A state machine queues a job and then polls whether it is
+// done. A thread outside the engine takes the jobs in order and runs them, never while holding the driver's token. Jobs
+// use buffers of their own, because they cannot be cancelled: after a failure, the other library may still write when
+// the callers' tensors have been freed.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace hvd {
 
-// Memory that is not zeroed first.
+// Buffer that is not zero-initialised.
 struct Staging {
   std::unique_ptr<std::byte[]> data;
   size_t capacity = 0;
@@ -38,16 +38,17 @@ struct ForeignJob {
   int root = -1;       // index of a member
   uint32_t group = 0;  // the epoch of the process set
   std::vector<int32_t> members;
-  std::vector<int64_t> sent, received;  // elements to and from each member
-  size_t in_bytes = 0, out_bytes = 0;   // in_bytes 0: `out` holds the input too
+  std::vector<int64_t> sent, received;  // numbers of elements to and from each member
+  size_t in_bytes = 0, out_bytes = 0;   // if in_bytes is 0, `out` holds the input too
   Staging in, out;
-  std::function<void(ForeignJob&)> load, unload;  // from the callers' tensors to `in` or `out`, and from `out` to them
+  // `load` copies the callers' tensors to `in` or `out`, and `unload` copies `out` to them.
+  std::function<void(ForeignJob&)> load, unload;
 
   enum class State { kWaits, kDone, kFailed };
   std::atomic<State> state{State::kWaits};
-  std::string error;     // before `state` becomes kFailed
-  std::mutex mutex;      // held while the callers' tensors are touched
-  bool revoked = false;  // they must not be touched any more
+  std::string error;     // set before `state` becomes kFailed
+  std::mutex mutex;      // held while the callers' tensors are accessed
+  bool revoked = false;  // true if the callers' tensors must not be accessed any more
 
   std::byte* begin() { return in_bytes ? in.data.get() : out.data.get(); }
   void Revoke();
@@ -55,7 +56,7 @@ struct ForeignJob {
 
 class ForeignJobs {
  public:
-  // `wake` is called when a job is done.
+  // `wake` is called after a job is done.
   explicit ForeignJobs(std::function<void()> wake) : wake_(std::move(wake)) {}
   ~ForeignJobs();
   ForeignJobs(const ForeignJobs&) = delete;
@@ -63,11 +64,11 @@ class ForeignJobs {
 
   void Put(std::shared_ptr<ForeignJob> job);
   enum class Outcome { kJob, kNothingYet, kClosed };
-  // The next job, with its input in place. It stays where it is until Finish.
+  // Wait up to `timeout` for the next job and load its input. Its buffers stay valid until Finish.
   Outcome Next(std::chrono::microseconds timeout, std::shared_ptr<ForeignJob>* job);
-  // An empty error: it went well.
+  // Complete a job; an empty `error` means success.
   void Finish(int64_t id, const std::string& error);
-  // No more jobs are handed out; those under way may still be finished.
+  // Hand out no more jobs; jobs in progress may still be finished.
   void Close();
 
  private:
@@ -80,12 +81,13 @@ class ForeignJobs {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ForeignJob>> queue_;
   std::map<int64_t, std::shared_ptr<ForeignJob>> taken_;  // by id
-  std::vector<Staging> spare_;                            // other libraries like to see the same memory again
+  // Buffers are reused, because other libraries may work faster with memory that they have seen before.
+  std::vector<Staging> spare_;
   int64_t last_ = 0;
   bool closed_ = false;
 };
 
-// One job after the other. What a job that failed tells is thrown.
+// State machine that runs jobs one after another. If a job fails, Advance throws its error.
 class ForeignMachine : public Machine {
  public:
   using Make = std::function<std::shared_ptr<ForeignJob>()>;
@@ -100,10 +102,10 @@ class ForeignMachine : public Machine {
   std::shared_ptr<ForeignJob> job_;
 };
 
-// How another library sees elements that it reduces: half types are widened, summed in float32, and rounded once;
-// averages of integers under 64 bits are widened, and divided once.
+// Return the type in which the other library reduces. Half types are widened, so that they are summed in float32 and
+// rounded once; averages of integers under 64 bits are widened, so that they are divided once.
 DType ForeignDType(const Reduction& reduction);
-// From the callers' tensors to such elements and back, with the factors and the division of a reduction.
+// Convert the callers' tensors to that type, or back, and apply the factors and the divisor of `reduction`.
 void LoadForReduction(const Flat& from, const Reduction& reduction, std::byte* to);
 void UnloadReduced(std::byte* from, const Flat& to, const Reduction& reduction);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which members of a set share a GPU. The first member on each leads there: NCCL takes one rank for each GPU. Pure.
+// Assignment of a set's members to GPUs. The first member on each GPU leads there, because NCCL takes one rank per GPU.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace hvd {
 class GpuLayout {
  public:
   GpuLayout() = default;
-  // By member: the number of its GPU. GPUs are numbered in the order of their first members.
+  // `gpu_of` is the GPU number of each member. GPUs are numbered in the order of their first members.
   explicit GpuLayout(std::vector<int> gpu_of) : gpu_of_(std::move(gpu_of)) {
     for (size_t j = 0; j < gpu_of_.size(); ++j) {
       const auto gpu = static_cast<size_t>(gpu_of_[j]);
@@ -21,7 +21,7 @@ class GpuLayout {
       members_[gpu].push_back(static_cast<int>(j));
     }
   }
-  // By member: what its GPU is known by.
+  // Return the layout for the names of the members' GPUs.
   static GpuLayout Of(const std::vector<std::string>& names) {
     std::map<std::string, int> numbers;
     std::vector<int> gpu_of;
@@ -30,7 +30,7 @@ class GpuLayout {
     }
     return GpuLayout(std::move(gpu_of));
   }
-  // A GPU for each.
+  // Return a layout in which each member has a GPU of its own.
   static GpuLayout Apart(size_t members) {
     std::vector<int> gpu_of(members);
     for (size_t j = 0; j < members; ++j) gpu_of[j] = static_cast<int>(j);
@@ -41,7 +41,7 @@ class GpuLayout {
   bool shared() const { return members_.size() < gpu_of_.size(); }
   const std::vector<int>& gpu_of() const { return gpu_of_; }
   int GpuOf(int member) const { return gpu_of_[static_cast<size_t>(member)]; }
-  // In their order; the first one leads.
+  // Return the members in ascending order; the first one leads.
   const std::vector<int>& MembersOn(int gpu) const { return members_[static_cast<size_t>(gpu)]; }
   bool Leads(int member) const { return MembersOn(GpuOf(member))[0] == member; }
   size_t MostOnOne() const {

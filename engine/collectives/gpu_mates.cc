@@ -37,7 +37,7 @@ void GpuMates::LeaveLater(std::chrono::steady_clock::time_point until) {
   std::shared_ptr<DeviceLink> link = meeting_ ? meeting_->link() : nullptr;
   meeting_.reset();
   if (!link) return;
-  // The lane is the first to be captured, and so the last to go.
+  // Capture the lane first, so that it is destroyed last, because the link's flags lie in it.
   devices_->worker().Put([lane = std::move(lane_), link = std::move(link), until]() mutable {
     link->device().AwaitIdle(until);
     link.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of a set that share this member's GPU, as it reaches them: through memory there. Maybe none but itself.
+// Members of a set that share this member's GPU, and the link to them through GPU memory. It may be this member only.
 #pragma once
 
 #include <chrono>
@@ -12,27 +12,27 @@ namespace hvd {
 
 class GpuMates {
  public:
-  // `lane`: between them, this member's GPU's first member first; null: they share no memory of the host.
+  // `lane` connects these members, in ascending order; it is null if they share no host memory.
   GpuMates(Devices* devices, Device* device, std::shared_ptr<Lane> lane, size_t slot_bytes);
 
-  // kDone: the link is there, or `why_not` says why it is not. All of them come to the same.
+  // Make progress. After kDone, either the link exists or `why_not` is the reason; the result is equal on all members.
   Machine::Step Advance();
   const std::string& why_not() const { return why_not_; }
-  // If they reach each other:
+  // Valid if the link exists.
   const std::shared_ptr<DeviceLink>& link() const { return meeting_->link(); }
   DeviceSlots* slots() const { return meeting_->slots(); }
 
-  // A member is lost: no stream waits for one any longer.
+  // Release the streams that wait for a member, because a member is lost.
   void LetGo() const;
-  // Until nobody reads from this member's memory any more, or until then.
+  // Wait until no member reads this member's memory any more, at most until `until`.
   void AwaitOthers(std::chrono::steady_clock::time_point until) const;
-  // Gives up what is left on a thread for that, once the device has done what is there, or then. Nothing else may be
-  // asked for afterwards.
+  // Release the link on the worker thread once the device is idle, at the latest at `until`. No method may be called
+  // afterwards.
   void LeaveLater(std::chrono::steady_clock::time_point until);
 
  private:
   Devices* devices_;
-  std::shared_ptr<Lane> lane_;  // the link's flags lie in it
+  std::shared_ptr<Lane> lane_;  // holds the flags of the link
   std::unique_ptr<DeviceMeeting> meeting_;
   std::string why_not_;
 };

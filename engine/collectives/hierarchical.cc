@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Of what one member owns, by direct exchange, every host's share must fit a piece between hosts, and should fill its
-// packets.
+// Return the size of the piece that one member owns. With direct exchange, each host's share of it must fit into a
+// piece between hosts and should fill whole packets.
 size_t PieceBytes(const Exchange& inside, const Exchange& across, HostAlgorithm algorithm) {
   const size_t most = InPackets(inside.there->piece_bytes());
   if (algorithm != HostAlgorithm::kDirect) return most;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce over hosts that hold several ranks each: chunks are reduced inside the host through shared memory, the
-// owner of each piece combines it with its counterparts on the other hosts (by which algorithm is agreed upon, see
-// between_hosts.h), and the result is shown inside the host.
-// Each host sends a byte once instead of once for every rank. Needs the same number of members on every host.
+// Allreduce over hosts with several ranks each. Chunks are reduced inside each host through shared memory; the owner of
+// each piece combines it with its counterparts on the other hosts (the ranks negotiate the algorithm, see
+// between_hosts.h); then the owner distributes the result inside its host. Each host sends a byte once instead of once
+// per rank. Requires equal numbers of members on all hosts.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,15 @@ namespace hvd {
 
 class HierarchicalAllreduce : public Machine {
  public:
-  // `inside`: the members of this host. `across`: the members with our local index on every host.
+  // `inside` connects the members of this host, `across` the members with this rank's local index on all hosts.
   HierarchicalAllreduce(Exchange* inside, Exchange* across, HostAlgorithm algorithm, Flat in, Flat out,
                         const Reduction& reduction);
   Step Advance() override;
 
  private:
-  Range Piece(uint64_t chunk, int member) const;  // of the batch, by member inside
-  // Where a chunk's piece is while it is ours: `partials_` holds those between the reduction and the result inside.
+  Range Piece(uint64_t chunk, int member) const;  // range in the batch, by member of this host
+  // Return the offset of a chunk's piece in `partials_`, which holds pieces between the reduction inside the host and
+  // the distribution of the result.
   size_t Place(uint64_t chunk) const { return chunk % in_flight_ * piece_bytes_; }
   std::byte* Partial(uint64_t chunk) { return partials_.data() + Place(chunk); }
 

@@ -29,8 +29,8 @@ HierarchicalAllgather::Streams HierarchicalAllgather::StreamsOf(const HostGrid& 
 
 void HierarchicalAllgather::MakeAcross(const HostGrid& grid, const Flat& in, const std::vector<Flat>& outs) {
   Streams streams = StreamsOf(grid, grid.position, outs);
-  const Flat carried = std::exchange(streams[grid.host], Flat());  // it has its place
-  Flat sent = in;                                                  // need not wait until it was shown inside
+  const Flat carried = std::exchange(streams[grid.host], Flat());  // in place already
+  Flat sent = in;  // may be sent without waiting for the stage inside the host
   sent.Append(carried, in.size(), carried.size() - in.size());
   for (int host = 0; host < grid.hosts(); ++host) {
     if (host != grid.host) foreign_bytes_.push_back(streams[host].size());
@@ -38,7 +38,8 @@ void HierarchicalAllgather::MakeAcross(const HostGrid& grid, const Flat& in, con
   across_ = std::make_unique<Allgather>(grid.across->there.get(), std::move(sent), std::move(streams), chunk_bytes_);
 }
 
-// What comes from other hosts is passed on as it arrives: a chunk of each of them, then the next chunk of each.
+// Prepare the stage that distributes data from other hosts in the order of its arrival: one chunk from each host, then
+// the next chunk from each.
 void HierarchicalAllgather::MakeShowing(const HostGrid& grid, const std::vector<Flat>& outs) {
   std::vector<Flat> shown(grid.members[grid.host].size());
   for (int column = 0; column < grid.columns; ++column) {

@@ -8,19 +8,21 @@
 namespace hvd {
 namespace {
 
-// The owners in the fullest column of one host, and in the fullest column of all hosts together.
+// Return the number of owners in the fullest column of one host.
 size_t OwnersOnHost(const HostGrid& grid) {
   const auto columns = static_cast<size_t>(grid.columns);
   return (grid.MostOnOneHost() + columns - 1) / columns;
 }
 
+// Return the number of owners in the fullest column, over all hosts.
 size_t OwnersInColumn(const HostGrid& grid) {
   size_t owners = 0;
   for (int host = 0; host < grid.hosts(); ++host) owners += grid.InColumn(host, 0).size();
   return owners;
 }
 
-// What each owner gets in a round: pieces inside and across hold something of all owners of their column.
+// Return how many bytes of each owner are processed in a round. Pieces inside and between hosts hold data of all owners
+// of their column.
 size_t PartBytes(const HostGrid& grid) {
   const size_t slot = grid.inside->there->slot_bytes(), hosts = grid.members.size();
   const size_t inside = slot / grid.MostOnOneHost() / kLine * kLine / OwnersInColumn(grid);
@@ -89,7 +91,7 @@ bool HierarchicalReducescatter::Publish() {
   return true;
 }
 
-// Sums for other hosts go straight to where they are sent from.
+// Sum inside the host. Sums for other hosts are written directly to the slot from which they are sent.
 bool HierarchicalReducescatter::ReduceInside() {
   Lane& inside = *grid_.inside->there;
   if (reduced_ == published_) return false;
@@ -141,7 +143,8 @@ bool HierarchicalReducescatter::ReduceAcross() {
   return true;
 }
 
-// The part of one owner in the round that is combined, at `offset` in all sources: to our own result or its slot.
+// Combine the part of one owner in the current round, at `offset` in all sources, into this rank's output or the
+// owner's slot.
 void HierarchicalReducescatter::CombinePart(int owner, size_t offset, size_t* length) {
   *length = Length(owner, combined_);
   if (*length == 0) return;

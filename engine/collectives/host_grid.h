@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the members of a group lie on hosts, and what one of them needs to reach the others by host: its lanes inside its
-// host and, if it is a carrier, to its counterparts on the other hosts. The first members of each host are carriers, as
-// many as the smallest host has; each stands in a column with its counterparts, and the bytes of the host's other
-// members travel in the columns too, in turn.
+// Layout of a group's members on hosts, and the lanes by which one member reaches the others. The first members of each
+// host are forwarding ranks, as many as the smallest host has members. A forwarding rank and its counterparts on the
+// other hosts form a column. The bytes of a host's other members are assigned to its columns in turn.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +11,18 @@
 
 namespace hvd {
 
-// From these sizes on (bytes of the whole batch) fewer bytes between hosts gain more than another hop costs. Nothing
-// but the time taken depends on them: a choice that would change the order of a sum is never made by size.
-constexpr size_t kHierarchicalAllgatherBytes = size_t{256} << 10;  // what everybody has at the end
+// Batch sizes in bytes from which sending fewer bytes between hosts saves more time than the additional hop costs. They
+// affect only the time taken: a choice that would change the order of a sum never depends on the size.
+constexpr size_t kHierarchicalAllgatherBytes = size_t{256} << 10;  // size of the complete result
 constexpr size_t kHierarchicalBroadcastBytes = size_t{256} << 10;
-constexpr size_t kJoinedAlltoallBytes = size_t{8} << 10;  // up to this size: one member's message to one host
+constexpr size_t kJoinedAlltoallBytes = size_t{8} << 10;  // upper limit, for one member's message to one host
 
 struct HostGrid {
-  std::vector<std::vector<int>> members;  // by host, in their order in the group
-  int host = 0, position = 0;             // where we stand: members[host][position] is our index in the group
-  int columns = 1;                        // carriers on each host
+  std::vector<std::vector<int>> members;  // by host, in the order of the group
+  int host = 0, position = 0;             // position of this member: members[host][position] is its index in the group
+  int columns = 1;                        // forwarding ranks on each host
   Exchange* inside = nullptr;
-  Exchange* across = nullptr;  // null unless we are a carrier; its members are numbered by host
+  Exchange* across = nullptr;  // null unless this member is a forwarding rank; its members are numbered by host
 
   int hosts() const { return static_cast<int>(members.size()); }
   int ColumnOf(int place) const { return place % columns; }
@@ -34,7 +33,7 @@ struct HostGrid {
     return most;
   }
   bool Even() const { return MostOnOneHost() == static_cast<size_t>(columns); }
-  // The members of one host whose bytes travel in one column, its carrier first.
+  // Return the members of a host whose bytes travel in a column, its forwarding rank first.
   std::vector<int> InColumn(int of_host, int column) const {
     std::vector<int> found;
     const std::vector<int>& all = members[static_cast<size_t>(of_host)];
@@ -45,13 +44,13 @@ struct HostGrid {
   }
 };
 
-// What a chunk between hosts certainly has room for, by what one inside a host has: whoever is not a carrier has no
-// lane across to ask, and all members must come to the same answer.
+// Return a chunk size between hosts that certainly fits, given the slot size inside a host. Members that are not
+// forwarding ranks have no lane between hosts to query, but the result must be equal on all members.
 inline size_t RoomAcross(size_t inside_bytes) {
-  return std::min(InPackets(inside_bytes), InPackets(2 * inside_bytes));  // slots across may be twice as large
+  return std::min(InPackets(inside_bytes), InPackets(2 * inside_bytes));  // slots between hosts may be twice as large
 }
 
-// Chunks of a message of `bytes`: so many that the hops overlap, each no larger than `most`.
+// Return a chunk size, at most `most`, for a message of `bytes`: it gives enough chunks for the hops to overlap.
 inline size_t OverlappingChunk(size_t bytes, size_t most) {
   constexpr size_t kWanted = 4, kLeast = size_t{128} << 10, kUnit = 4096;
   return std::min(most, std::max(kLeast, (bytes / kWanted + kUnit - 1) / kUnit * kUnit));

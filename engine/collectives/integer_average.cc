@@ -9,7 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kAveragedTogether = 512;  // elements whose sums stay in the first cache
+// Elements averaged at a time, so few that their sums stay in the first-level cache.
+constexpr size_t kAveragedTogether = 512;
 
 template <typename T>
 struct Type {
@@ -36,7 +37,7 @@ void WithNarrowInteger(DType dtype, F&& f) {
   }
 }
 
-// Calls f with the element's type and the type of its sums.
+// Call f with the element's type and the type of its sums.
 template <typename F>
 void WithSumType(const Reduction& reduction, F&& f) {
   const bool in_int32 = reduction.SumDType() == DType::kInt32;
@@ -48,7 +49,7 @@ void WithSumType(const Reduction& reduction, F&& f) {
   });
 }
 
-// Elements that lie in messages may have any address.
+// Load an element from any address, because elements in messages may be unaligned.
 template <typename T>
 T ElementAt(const void* elements, size_t i) {
   T element;
@@ -68,9 +69,9 @@ T ClampedInteger(double value) {
   return value == value ? static_cast<T>(inside) : T{0};
 }
 
-// Sums of up to 2^20 members, the largest world, are exact in double, and the truncated quotient of the double division
-// is exact too: below a whole number there is room for the rounding, because a quotient of less than 2^32 differs from
-// it by 2^-20 or more. Compilers make vectors of these loops, but no vector of an integer division.
+// Divide sums in double. Sums of up to 2^20 members, the largest world, are exact in double, and so is the truncated
+// quotient: a quotient below 2^32 is at least 2^-20 away from the next whole number, which is more than the rounding
+// error. Compilers vectorise these loops, but they cannot vectorise an integer division.
 template <typename T, typename Sum>
 void DivideSums(const Reduction& reduction, void* to, const Sum* sums, size_t count) {
   const auto divisor = static_cast<double>(reduction.divisor);
@@ -82,8 +83,8 @@ void DivideSums(const Reduction& reduction, void* to, const Sum* sums, size_t co
   }
 }
 
-// All sources of a stretch are read before any of it is stored. Sums that need 64 bits are taken in double, which is
-// exact (see above): processors convert integers of 64 bits one by one.
+// Average a stretch; all its sources are read before any result is stored. Sums that need 64 bits are computed in
+// double, which is exact (see DivideSums), because processors convert 64-bit integers one by one.
 template <typename T, typename Sum>
 void AverageStretch(const Reduction& reduction, void* to, const void* const* sources, int count_of_sources,
                     size_t begin, size_t count) {

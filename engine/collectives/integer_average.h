@@ -10,13 +10,13 @@
 
 namespace hvd {
 
-// Where all sources are at hand: dst[i] = (sources[0][i] + sources[1][i] + ...) / divisor. dst and dst2 may each equal
-// one of the sources exactly; dst2 may be null, else it receives the same values as dst.
+// Compute dst[i] = (sources[0][i] + sources[1][i] + ...) / divisor from the sources of all members. dst and dst2 may
+// each equal one of the sources exactly; dst2 may be null, otherwise it receives the values of dst.
 void AverageIntegers(const Reduction& reduction, void* dst, void* dst2, const void* const* sources,
                      int count_of_sources, size_t count);
 
-// Where partial sums travel: to SumDType() before the first addition, and from the sum of all members to the average.
-// Nothing overlaps.
+// Convert elements to SumDType() for the exchange of partial sums, and convert complete sums to averages. The buffers
+// must not overlap.
 void WidenIntegers(const Reduction& reduction, void* wide, const void* from, size_t count);
 void NarrowAverages(const Reduction& reduction, void* to, const void* wide, size_t count);
 

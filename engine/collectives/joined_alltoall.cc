@@ -51,7 +51,7 @@ bool JoinedAlltoall::SendAcross() {
   for (int host = 0; host < grid_.hosts(); ++host) {
     if (host == grid_.host) continue;
     std::byte* to = lane.Slot() + static_cast<size_t>(host) * lane.piece_bytes();
-    std::memset(to, 0, lengths[host]);  // what fills up a message comes from nobody's memory
+    std::memset(to, 0, lengths[host]);  // so that the padding contains no stale memory
     for (int member : grid_.members[host]) {
       Write(member, to);
       to += message_bytes_;
@@ -61,7 +61,7 @@ bool JoinedAlltoall::SendAcross() {
   return sent_ = true;
 }
 
-// To each member of our host, the messages of our counterparts and our own, by host.
+// Post to each member of this host the messages from this member's counterparts and from this member, ordered by host.
 bool JoinedAlltoall::PassOn() {
   Lane& across = *grid_.across->there;
   Lane& inside = *grid_.inside->there;

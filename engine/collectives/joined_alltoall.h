@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alltoall of small messages over hosts with the same number of members each: what we have for all members of a host
-// goes to our counterpart there as one message, who hands it out inside. Messages are as long as the longest could be,
-// so that lengths and rows travel together.
+// Alltoall of small messages over hosts with equal numbers of members. A member sends the data for all members of a
+// host to its counterpart there as one message; the counterpart distributes it inside its host. All messages are as
+// long as the longest could be, so that lengths and rows travel together.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,11 @@ namespace hvd {
 
 class JoinedAlltoall : public Machine {
  public:
-  // The choice is the same on all members. `largest`: the rows of the largest split of any pair.
+  // Return true if this algorithm fits and pays off; the result is equal on all members. `largest` is the number of
+  // rows in the largest split of any pair.
   static bool Pays(const HostGrid& grid, size_t row_bytes, int64_t largest);
 
-  // As for Alltoall.
+  // The arguments are those of Alltoall.
   JoinedAlltoall(const HostGrid& grid, const std::byte* in, const std::vector<int64_t>& splits, size_t row_bytes,
                  int64_t largest, std::function<std::byte*(const std::vector<int64_t>&)> allocate);
   Step Advance() override;
@@ -35,7 +36,7 @@ class JoinedAlltoall : public Machine {
   size_t row_bytes_, message_bytes_;
   std::function<std::byte*(const std::vector<int64_t>&)> allocate_;
   std::vector<const std::byte*> pieces_;
-  std::vector<std::byte> own_;  // what we pass on to ourselves
+  std::vector<std::byte> own_;  // the data that this member forwards to itself
   bool sent_ = false, passed_on_ = false;
 };
 

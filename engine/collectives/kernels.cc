@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the flavour of the kernels that suits this machine, and handles what is the same for all flavours.
+// Selection of the kernels that suit this machine, and code that all flavours share.
 #include "collectives/kernels.h"
 
 #include <atomic>
@@ -25,12 +25,12 @@ bool HasHalfArithmetic() {
   constexpr unsigned long kAsimdHalf = 1ul << 10;  // HWCAP_ASIMDHP
   return (getauxval(AT_HWCAP) & kAsimdHalf) != 0;
 #else
-  return true;  // every 64-bit ARM machine with macOS
+  return true;  // every 64-bit ARM machine with macOS supports it
 #endif
 }
 #endif
 
-// What this machine can run, the best first.
+// Return the flavours that this machine can run, the best first.
 std::vector<const Kernels*> UsableKernels() {
   std::vector<const Kernels*> usable;
 #if defined(__aarch64__)
@@ -51,7 +51,7 @@ std::atomic<const Kernels*>& Chosen() {
 
 const Kernels& Current() { return *Chosen().load(std::memory_order_relaxed); }
 
-// The stores of bfloat16 rely on NaN having no payload in its low bits.
+// Remove the payload of a NaN, because stores of bfloat16 rely on NaN having no payload in its low bits.
 double WithoutPayload(double factor) { return std::isnan(factor) ? std::numeric_limits<double>::quiet_NaN() : factor; }
 
 void Copy(void* dst, const void* src, size_t bytes) {
@@ -133,7 +133,7 @@ void DivideAll(void* data, size_t count, int64_t divisor) {
 
 }  // namespace
 
-// Ordinary loops: an average of 64-bit integers is rare, and no SIMD set divides them.
+// Use ordinary loops, because averages of 64-bit integers are rare and no SIMD instruction set divides them.
 void Divide(DType dtype, void* data, size_t count, int64_t divisor) {
   if (dtype == DType::kInt64) return DivideAll<int64_t>(data, count, divisor);
   if (dtype == DType::kUInt64) return DivideAll<uint64_t>(data, count, divisor);

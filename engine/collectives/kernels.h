@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise arithmetic for every dtype, with the widest SIMD the machine has, chosen at run time.
+// Element-wise arithmetic for all dtypes, with the widest SIMD instructions of this machine, chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace hvd {
 
-// For each i: v = srcs[0][i] (op) srcs[1][i] (op) ... strictly in that order, then dst[i] = postscale * v.
+// For each i, compute v = srcs[0][i] (op) srcs[1][i] (op) ... strictly in that order, then dst[i] = postscale * v.
 // - op is kSum, kMin, kMax or kProduct. Pointers are element-aligned, no more. nsrcs >= 1.
 // - dst may equal one of the srcs exactly (in place); dst2, if not null, receives the same values as dst.
 // - float16/bfloat16/float8 accumulate in float32 over all sources and are rounded once, to nearest even, after the
@@ -19,29 +19,29 @@ namespace hvd {
 void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
             double postscale);
 
-// dst[i] = factor * src[i], rounded and truncated as above; a plain copy when factor is 1. dst may equal src.
+// Compute dst[i] = factor * src[i], rounded and truncated as by Reduce; copy if factor is 1. dst may equal src.
 void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double factor);
 
-// float32 to float16 or bfloat16, to nearest even as above, and back. dst and src do not overlap.
+// Convert float32 to float16 or bfloat16, rounding to nearest even, or back. dst and src must not overlap.
 void Narrow(DType half, void* dst, const void* src, size_t count);
 void Widen(DType half, void* dst, const void* src, size_t count);
 
-// Reduce with kSum over two sources of halves of which srcs[own] is still float32: the bits are those of narrowing that
-// first. `narrow` receives the sum, and `wide` the sum widened; it may equal srcs[own]. Nothing else overlaps.
+// Sum two sources of a half type, of which srcs[own] is still float32; the bits equal those of narrowing it first.
+// `narrow` receives the sum, and `wide` the sum as float32; `wide` may equal srcs[own]. Nothing else may overlap.
 void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int own, size_t count, double postscale);
 
-// data[i] /= divisor, truncated toward zero. 64-bit integers only (for others see integer_average.h); nothing happens
-// to other types.
+// Divide 64-bit integers by `divisor` in place, truncating toward zero. Other types are left unchanged; for smaller
+// integers see integer_average.h.
 void Divide(DType dtype, void* data, size_t count, int64_t divisor);
 
-// Adasum's scalars over one range, in float64: out = {a.b, a.a, b.b}. Floating dtypes only.
+// Compute Adasum's scalars over one range in float64: out = {a.b, a.a, b.b}. Floating dtypes only.
 void DotProducts(DType dtype, const void* a, const void* b, size_t count, double out[3]);
-// dst[i] = ca * a[i] + cb * b[i], in float64 for float64 and float32 for all others. dst may equal a or b.
+// Compute dst[i] = ca * a[i] + cb * b[i], in float64 for float64 and in float32 for all others. dst may equal a or b.
 void LinearCombination(DType dtype, void* dst, const void* a, double ca, const void* b, double cb, size_t count);
 
-// "avx512", "avx2", "neon_fp16", "neon" or "portable".
+// Return the flavour in use: "avx512", "avx2", "neon_fp16", "neon" or "portable".
 const char* KernelFlavour();
-// Tests force a flavour; false if this machine cannot run it.
+// Select a flavour, for tests. Return false if this machine cannot run it.
 bool SelectKernelFlavour(const char* flavour);
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels for x86 processors with AVX2 and F16C (2013 and later).
+// Kernels for x86 processors with AVX2 and F16C (2013 and later).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -14,7 +14,7 @@ struct Avx2 {
   struct Float16s {
     __m128i low, high;
   };
-  struct BFloat16s {  // each in the low half of 32 bits: only memory needs them closer together
+  struct BFloat16s {  // each value in the low half of 32 bits, because only memory needs them packed
     __m256i low, high;
   };
 
@@ -46,13 +46,13 @@ struct Avx2 {
     parts[1] = _mm256_castsi256_ps(_mm256_slli_epi32(halves.high, 16));
   }
   static HVD_INLINE void Write(uint16_t* to, BFloat16s halves) {
-    // The pack works within 128-bit halves: 0 2 1 3 puts the quarters into order again.
+    // The pack instruction works within 128-bit halves; the order 0 2 1 3 restores the order of the quarters.
     const __m256i packed = _mm256_packus_epi32(halves.low, halves.high);
     const __m256i ordered = _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), ordered);
   }
 
-  // Not a product: one that is too small for a float may take a hundred times as long.
+  // Add instead of multiplying, because a product that is too small for a float may take a hundred times as long.
   static HVD_INLINE F32 TraceOfNan(F32 trace, F32 a, F32 b) { return trace + (a + b); }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {

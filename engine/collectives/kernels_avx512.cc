@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels for x86 processors with AVX-512 F, BW, VL and DQ (servers of 2017 and later).
+// Kernels for x86 processors with AVX-512 F, BW, VL and DQ (servers of 2017 and later).
 #if defined(__x86_64__)
-#if !defined(__clang__)  // gcc 12 warns of its own header, where an undefined value is meant
+#if !defined(__clang__)  // gcc 12 warns about its own header, which leaves a value undefined on purpose
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -18,7 +18,7 @@ struct Avx512 {
   struct Float16s {
     __m256i low, high;
   };
-  struct BFloat16s {  // each in the low half of 32 bits: only memory needs them closer together
+  struct BFloat16s {  // each value in the low half of 32 bits, because only memory needs them packed
     __m512i low, high;
   };
 
@@ -54,7 +54,7 @@ struct Avx512 {
     StoreHalves(to + 16, _mm512_cvtepi32_epi16(halves.high));
   }
 
-  // Not a product: one that is too small for a float may take a hundred times as long.
+  // Add instead of multiplying, because a product that is too small for a float may take a hundred times as long.
   static HVD_INLINE F32 TraceOfNan(F32 trace, F32 a, F32 b) { return trace + (a + b); }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of kernels.h, written once and compiled for each instruction set (kernels_<flavour>.cc).
+// Loops of kernels.h, written once and compiled for each instruction set (kernels_<flavour>.cc).
 #pragma once
 
 #include "collectives/kernels_table.h"
@@ -8,16 +8,18 @@
 
 namespace hvd {
 
-// kSources is the number of sources where it is known while compiling, else 0.
+// Reduce `count` elements. kSources is the number of sources if it is known at compile time, otherwise 0.
 template <class E, class Op, int kSources>
 void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count, double postscale) {
   using Storage = typename E::Storage;
   using Lane = typename E::Lane;
   const int n = kSources > 0 ? kSources : nsrcs;
-  const void* known[kSources > 0 ? kSources : 1];  // a copy, since the stores below could change srcs for all gcc knows
+  // Copy the pointers, because gcc assumes that the stores below could change srcs.
+  const void* known[kSources > 0 ? kSources : 1];
   for (int s = 0; s < kSources; s++) known[s] = srcs[s];
   const void* const* from = kSources > 0 ? known : srcs;
-  // A compiler that knew what the flag means would compare again in every turn, in a unit that is needed for the sums.
+  // Hide the meaning of the flag from the compiler. Otherwise it would repeat the comparison in every iteration, in a
+  // unit that the sums need.
   int scaled = postscale != 1;
   __asm__("" : "+r"(scaled));
   const auto factor = static_cast<FactorOf<E>>(postscale);
@@ -41,7 +43,8 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
   });
 }
 
-// Gradients get loops of their own for up to four sources, other types for two: each loop costs some kilobytes.
+// Use loops for a fixed number of sources: up to four for gradients, two for other types, because each loop adds some
+// kilobytes of code.
 template <class E, class Op>
 HVD_INLINE void ReduceBySources(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
                                 double postscale) {
@@ -96,10 +99,11 @@ void LinearCombinationFor(DType dtype, void* dst, const void* a, double ca, cons
   WithFloating<Isa>(dtype, [=](auto element) { LinearCombinationLoop<decltype(element)>(dst, a, ca, b, cb, count); });
 }
 
-// Element i is added to partial sum i % kPartials: the same order, and so the same bits, for vectors of any size.
+// Number of partial sums: element i is added to partial sum i % kPartials, so that the order, and with it the bits, do
+// not depend on the vector size.
 constexpr int kPartials = 8;
 
-// The lanes of a tile as doubles, in their order.
+// Convert the lanes of a tile to doubles, in order.
 template <class Isa, class TileType, class Doubles>
 HVD_INLINE void Widen(const TileType& tile, Doubles* out) {
   for (int k = 0; k < TileType::kTileParts; k++) {

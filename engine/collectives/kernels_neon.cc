@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels for every 64-bit ARM.
+// Kernels for all 64-bit ARM processors.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -12,7 +12,7 @@ struct Neon {
   static constexpr int kBytes = 16;
   using F32 = Vec<float, kBytes>;
 
-  // By bytes: what came with a message lies anywhere.
+  // Use memcpy, because data in messages may be unaligned.
   static HVD_INLINE uint16x8_t Read(const uint16_t* from) {
     uint16x8_t halves;
     std::memcpy(&halves, from, sizeof halves);
@@ -37,12 +37,13 @@ struct Neon {
     parts[1] = vreinterpretq_f32_u16(vzip2q_u16(zeros, halves));
   }
   static HVD_INLINE uint16x8_t NarrowBFloat16(const F32* parts) {
-    // To nearest even adds 0x7fff, and 1 where the last bit that stays is odd. "Subtract, add 0x8000 and take the upper
-    // half" does all that but changes the sign: rounding -x down is rounding x up, and so a tie goes the other way.
+    // Rounding to nearest even adds 0x7fff, and 1 if the last remaining bit is odd. The instruction "subtract, add
+    // 0x8000 and take the upper half" does all that but changes the sign: rounding -x down is rounding x up, and so a
+    // tie goes the other way.
     const uint32x4_t first = vreinterpretq_u32_f32(parts[0]), second = vreinterpretq_u32_f32(parts[1]);
     const uint16x4_t low = vrsubhn_u32(MinusOneIfOdd(first), first);
     const uint16x8_t negative = vrsubhn_high_u32(low, MinusOneIfOdd(second), second);
-    return vsubq_u16(vdupq_n_u16(0), negative);  // one instruction; a signed negation may not overflow
+    return vsubq_u16(vdupq_n_u16(0), negative);  // one instruction; a signed negation could overflow
   }
 
   static HVD_INLINE F32 TraceOfNan(F32 trace, F32 a, F32 b) { return vfmaq_f32(trace, a, b); }
@@ -56,17 +57,18 @@ struct Neon {
   static HVD_INLINE uint32x4_t MinusOneIfOdd(uint32x4_t bits) { return vtstq_u32(bits, vdupq_n_u32(0x10000)); }
 };
 
-// Sums of two bfloat16, rounded without waiting for a first half. Such a sum either has its lowest bit clear or lies
-// within 1/256 of the last place from a bfloat16, far from the middle of two: the smaller summand has only 8 bits.
-// So its lowest bit says nothing, and the last bit that stays may take its place: what is dropped then exceeds one half
-// where it did, and for a tie where that bit is odd. The same holds for half the sum, subnormal or not.
+// Sums of two bfloat16, rounded by independent instructions for both halves. Such a sum either has its lowest bit
+// clear, or it lies within 1/256 of the last place from a bfloat16 and far from the middle of two, because the smaller
+// summand has only 8 bits. So the lowest bit carries no information, and the last remaining bit may take its place: the
+// dropped part then exceeds one half where it did before, and for a tie where that bit is odd. This also holds for half
+// the sum, subnormal or not.
 struct BFloat16PairElement : BFloat16Element<Neon> {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Write(to, Narrowed(parts)); }
   static HVD_INLINE uint16x8_t Narrowed(const V* parts) {
     const uint16x8_t first = vreinterpretq_u16_f32(parts[0]), second = vreinterpretq_u16_f32(parts[1]);
     const uint16x8_t stays = vuzp2q_u16(first, second), dropped = vuzp1q_u16(first, second);
     const uint16x8_t rest = vbslq_u16(vdupq_n_u16(1), stays, dropped);
-    return vsubq_u16(stays, vcgtq_u16(rest, vdupq_n_u16(0x8000)));  // a comparison gives -1
+    return vsubq_u16(stays, vcgtq_u16(rest, vdupq_n_u16(0x8000)));  // a comparison gives -1 for true
   }
 };
 

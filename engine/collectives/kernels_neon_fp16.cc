@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels for ARM processors with half precision arithmetic (ARMv8.2 FP16): float16 without conversions where that
-// gives the same bits as float32 rounded once; everything else is plain NEON.
+// Kernels for ARM processors with half-precision arithmetic (ARMv8.2 FP16). They compute float16 without conversions
+// where the bits equal those of float32 rounded once; everything else uses the NEON kernels.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -19,7 +19,8 @@ struct NativeFloat16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { std::memcpy(to, parts, sizeof(V)); }
 };
 
-// False if an element is infinite or NaN, and else at most for numbers that are almost too large.
+// Return false if an element is infinite or NaN; apart from that, only numbers that are almost too large can give
+// false.
 template <class TileType>
 HVD_INLINE bool AllFinite(const TileType& tile) {
   static_assert(TileType::kTileParts == 4);
@@ -27,8 +28,8 @@ HVD_INLINE bool AllFinite(const TileType& tile) {
   return vmaxvq_u32(vreinterpretq_u32_f16(all - all)) == 0;
 }
 
-// (a + b) / 2, the average of two ranks. Halving is exact, or the sum was (below 2^-13), so again nothing is rounded
-// twice; only a sum that overflows although its half would not needs float32.
+// Compute (a + b) / 2, the average of two ranks. Either the halving is exact, or the sum was (below 2^-13), so nothing
+// is rounded twice. Only a sum that overflows although its half would not needs float32.
 void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
   const auto a = static_cast<const uint16_t*>(srcs[0]), b = static_cast<const uint16_t*>(srcs[1]);
   const auto to = static_cast<uint16_t*>(dst), also_to = static_cast<uint16_t*>(dst2);
@@ -49,8 +50,9 @@ void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
   });
 }
 
-// A sum or product of two float16 rounded to float32 and then to float16 is the same as rounded once, because float32
-// has more than twice the bits (24 >= 2 * 11 + 2). That is not so for three, nor with most factors.
+// A sum or product of two float16 that is rounded to float32 and then to float16 equals one that is rounded once,
+// because float32 has more than twice the bits (24 >= 2 * 11 + 2). That does not hold for three operands, nor with most
+// factors.
 void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
             double postscale) {
   const bool pair = dtype == DType::kFloat16 && nsrcs == 2;
@@ -65,7 +67,7 @@ void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* 
   }
 }
 
-// The same elements as float32.
+// Conversion between vectors of float16 and of float32.
 struct Converting {
   static constexpr int kBytes = 16;
   using F32 = Vec<float, kBytes>;
@@ -78,7 +80,7 @@ struct Converting {
   }
 };
 
-// A source that is still float32 is rounded, added as above, and the sum widened.
+// Sum two sources of which one is still float32: round that one, add in half precision, and widen the sum.
 template <bool kHalved>
 void SumWidePair(const WideSum& sum, size_t count) {
   const float* const own = sum.Own();

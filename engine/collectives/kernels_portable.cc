@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels for any machine: the compiler makes what it can of 16-byte vectors.
+// Kernels for any machine: the compiler translates 16-byte vectors as well as it can.
 #include "collectives/kernels_impl.h"
 
 namespace hvd {
 namespace {
 
-// Nothing is inlined here, to keep the code small: the flavours that know their machine are the fast ones.
+// Nothing is inlined, to keep the code small, because the flavours for particular machines are the fast ones.
 struct Portable {
   static constexpr int kBytes = 16;
   using F32 = Vec<float, kBytes>;
@@ -16,7 +16,7 @@ struct Portable {
   static HVD_INLINE void Write(uint16_t* to, Halves halves) { std::memcpy(to, halves.bits, sizeof halves.bits); }
   static HVD_INLINE Halves Read(const uint16_t* from) {
     Halves halves;
-    std::memcpy(halves.bits, from, sizeof halves.bits);  // at any address
+    std::memcpy(halves.bits, from, sizeof halves.bits);  // the address may be unaligned
     return halves;
   }
 

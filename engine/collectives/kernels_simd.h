@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the elements of each dtype become lanes of vectors and elements again. Templates take an Isa, a type local to one
-// file, so that no code is shared between instruction sets.
+// Conversion of elements of each dtype to lanes of vectors and back. Templates take an Isa, a type local to one file,
+// so that no code is shared between instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace hvd {
 
-// An Isa names the size of a vector register, kBytes. It converts one register full of 16-bit floats to two of float,
-// from memory (Load{Float16,BFloat16}) or as the halves that it made of two of float before (Narrow..., Widen...; what
-// type those have is its own affair, and Write takes them to memory), and one of float to two of double (Widen). All in
-// the order of memory.
+// An Isa defines the size of a vector register, kBytes, and these conversions, all in memory order: one register full
+// of 16-bit floats to two of float, from memory (Load{Float16,BFloat16}) or from halves in a type of its choice
+// (Widen...); two of float to such halves (Narrow...); such halves to memory (Write); and one of float to two of double
+// (Widen).
 
-// An element type whose values are computed with as they are stored.
+// Element type with which the arithmetic works directly.
 template <class Isa, class T>
 struct PlainElement {
   using Storage = T;
   using Lane = T;
   using V = Vec<T, Isa::kBytes>;
   static constexpr int kParts = 1;         // vectors of lanes that one vector of elements becomes
-  static constexpr bool kScalable = true;  // whether there are factors other than 1
+  static constexpr bool kScalable = true;  // true if factors other than 1 are supported
   static HVD_INLINE void Load(const T* from, V* parts) { std::memcpy(parts, from, sizeof(V)); }
   static HVD_INLINE void Store(T* to, const V* parts) { std::memcpy(to, parts, sizeof(V)); }
 };
 
-// Any nonzero byte is true. On 0 and 1, max is "or" and min is "and".
+// bool: any nonzero byte is true. On 0 and 1, max is "or" and min is "and".
 template <class Isa>
 struct BoolElement : PlainElement<Isa, uint8_t> {
   using V = Vec<uint8_t, Isa::kBytes>;
@@ -62,8 +62,9 @@ struct Float16Element {
   static HVD_INLINE uint16_t FromFloat(float any) { return Float16FromFloat(any); }
 };
 
-// An Isa that narrows need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
-// of an operand, or the processor's default NaN) has its low 16 bits clear, and rounding leaves such a number alone.
+// bfloat16. An Isa that narrows results need not look for NaN: every NaN that can come out of arithmetic on bfloat16
+// values (the payload of an operand, or the processor's default NaN) has its low 16 bits clear, and rounding leaves
+// such a number unchanged.
 template <class Isa>
 struct BFloat16Element {
   using Storage = uint16_t;
@@ -84,11 +85,11 @@ struct BFloat16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Write(to, Narrowed(parts)); }
   static constexpr bool kStoresAnyNan = false;
   static HVD_INLINE uint16_t FromFloat(float any) { return BFloat16FromFloat(any); }
-  // NaN in a lane where the trace or one of the values is.
+  // Return NaN in each lane in which the trace or one of the values is NaN.
   static HVD_INLINE V TraceOfNan(V trace, V a, V b) { return Isa::TraceOfNan(trace, a, b); }
 };
 
-// Not inlined: speed matters less here than the size of the code.
+// Not inlined, because code size matters more here than speed.
 template <class Isa, class Format>
 struct Float8Element {
   using Storage = uint8_t;
@@ -113,7 +114,7 @@ HVD_INLINE void WithHalf(DType dtype, F&& f) {
   return dtype == DType::kFloat16 ? f(Float16Element<Isa>{}) : f(BFloat16Element<Isa>{});
 }
 
-// Calls f with a value of the element type that belongs to the dtype.
+// Call f with a value of the element type for `dtype`.
 template <class Isa, class F>
 HVD_INLINE void WithFloating(DType dtype, F&& f) {
   switch (dtype) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one flavour of the kernels offers: the functions of kernels.h compiled for one instruction set.
+// Table of the kernels of one flavour: the functions of kernels.h, compiled for one instruction set.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// A sum of two halves of which srcs[own] is still float32: the arguments of SumWide.
+// Arguments of SumWide: a sum of two sources of a half type, of which srcs[own] is still float32.
 struct WideSum {
   DType half;
   uint16_t* narrow;
@@ -22,8 +22,7 @@ struct WideSum {
   const float* Own() const { return static_cast<const float*>(srcs[own]); }
 };
 
-// The elements [begin, begin + count) of it, at most kWideBlock, by the other kernels that are in use: narrow, reduce,
-// widen.
+// Sum the elements [begin, begin + count), at most kWideBlock, with the other kernels in use: narrow, reduce, widen.
 constexpr size_t kWideBlock = 1024;
 void SumWideInSteps(const WideSum& sum, size_t begin, size_t count);
 
@@ -38,7 +37,7 @@ struct Kernels {
   void (*sum_wide)(const WideSum& sum, size_t count);
 };
 
-// Each is defined in the file of that name, on its own platform only.
+// Return the kernels of one flavour. Each function is defined in the file of that name, and only on its platform.
 const Kernels& PortableKernels();
 const Kernels& NeonKernels();
 const Kernels& NeonFp16Kernels();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loops of all kernels are made of: tiles of some vectors, and the arithmetic on their lanes.
-// All sources of a tile are read before it is stored, so a destination may be a source.
+// Building blocks of all kernels: tiles of several vectors, and the arithmetic on their lanes. All sources of a tile
+// are read before it is stored, so a destination may be a source.
 #pragma once
 
 #include <limits>
@@ -9,13 +9,13 @@
 
 namespace hvd {
 
-// How many vectors of lanes one turn of a loop works on: enough to hide the latency of the arithmetic, which is long
-// where elements must be converted, and no more than there are registers for.
+// Vectors of lanes per iteration of a loop. They must hide the latency of the arithmetic, which is long if elements are
+// converted, without exceeding the number of registers.
 template <class E>
 constexpr int kTilePartsOf = E::kParts == 2 && sizeof(typename E::V) == 16 ? 8 : 4;
 
-// How far ahead of its sources, in elements, a loop asks for memory. Where elements are converted, the processor looks
-// too few turns ahead to hide all that the caches below the first take.
+// Prefetch distance of a loop, in elements. Where elements are converted, the processor looks too few iterations ahead
+// to hide the latency of the caches below the first level.
 template <class E>
 constexpr size_t kAheadOf = E::kParts == 2 && sizeof(typename E::V) == 16 ? 512 / sizeof(typename E::Storage) : 0;
 
@@ -33,7 +33,8 @@ struct ProductOp {
   }
 };
 
-// The comparison that is true for a NaN on the left and false for one on the right lets both through.
+// Minimum. The comparison is true for a NaN on the left and false for one on the right, so that a NaN on either side is
+// kept.
 struct MinOp {
   template <class Lane, class V>
   static HVD_INLINE V Apply(V a, V b) {
@@ -50,7 +51,7 @@ struct MaxOp {
   }
 };
 
-// Signed integers wrap, so they are added and multiplied as unsigned ones.
+// Combine two vectors. Signed integers must wrap, so they are added and multiplied as unsigned ones.
 template <class Op, class Lane, class V>
 HVD_INLINE V Combine(V a, V b) {
   constexpr bool kWraps = std::is_same_v<Op, SumOp> || std::is_same_v<Op, ProductOp>;
@@ -73,11 +74,11 @@ HVD_INLINE T TruncateAndClamp(double value) {
   return value == value ? static_cast<T>(value) : T{0};
 }
 
-// The factor in the lanes' own type, once; integers are scaled in double.
+// Type of a factor: that of the lanes, but double for integers.
 template <class E>
 using FactorOf = std::conditional_t<std::is_integral_v<typename E::Lane>, double, typename E::Lane>;
 
-// Not inlined: it is large, and the same for every operation.
+// Not inlined, because it is large and does not depend on the operation.
 template <class E>
 __attribute__((noinline)) void ScaleIntegers(typename E::V* parts, double factor) {
   using Lane = typename E::Lane;
@@ -97,7 +98,7 @@ HVD_INLINE TileType Scaled(TileType tile, FactorOf<E> factor) {
   return tile;
 }
 
-// The elements of one turn, or a rest of which only `size` elements exist.
+// Elements of one iteration, or a remainder of which only `size` elements exist.
 template <class E, bool kWhole>
 struct Tile {
   using Storage = typename E::Storage;
@@ -128,7 +129,7 @@ struct Tile {
     if constexpr (!kWhole) std::memcpy(to, padded, size * sizeof(Storage));
   }
 
-  // The same for elements that are stored as what the lanes are.
+  // Types for LoadLanes and StoreLanes, which transfer elements that are stored in the type of the lanes.
   using Lane = typename E::Lane;
   static constexpr int kLanes = sizeof(V) / sizeof(Lane);
 
@@ -152,7 +153,7 @@ struct Tile {
   }
 };
 
-// Calls f(offset, size, a null pointer to the type of tile) for tiles that cover [0, count).
+// Call f(offset, size, a null pointer to the type of tile) for tiles that cover [0, count).
 template <class E, class F>
 HVD_INLINE void ForEachTile(size_t count, F&& f) {
   constexpr size_t kSize = Tile<E, true>::kSize;

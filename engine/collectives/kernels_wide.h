@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops for float32 that travels as float16 or bfloat16: rounding, widening, and sums in which one source is
+// Loops for float32 tensors that travel as float16 or bfloat16: rounding, widening, and sums in which one source is
 // rounded in registers.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace hvd {
 
-// NaN in a lane where a source had one, for elements whose stores do not round NaN right. One look at the end of a loop
-// is cheaper than one in every turn.
+// Record of NaN, for elements whose stores do not round NaN correctly: a lane is NaN if a source had one there. One
+// check at the end of a loop is cheaper than one in every iteration.
 template <class E>
 struct NanTrace {
   static constexpr int kPairs = kTilePartsOf<E> / 2;
@@ -40,7 +40,7 @@ HVD_INLINE void PrefetchLanes(const float* lanes) {
   for (size_t i = 0; i < TileType::kSize; i += kLine) __builtin_prefetch(lanes + i);
 }
 
-// Not inlined: it is rare.
+// Not inlined, because it is rarely called.
 template <class E>
 __attribute__((noinline)) void NarrowOneByOne(uint16_t* dst, const float* src, size_t count) {
   for (size_t i = 0; i < count; i++) dst[i] = E::FromFloat(src[i]);
@@ -72,7 +72,7 @@ void WidenLoop(void* dst, const void* src, size_t count) {
   });
 }
 
-// Stores a tile of sums twice: rounded, and what that is in float32.
+// Store a tile of sums twice: rounded, and the rounded values as float32.
 template <class E, class TileType>
 HVD_INLINE void StoreTwice(const TileType& sum, uint16_t* narrow, float* wide, size_t size) {
   uint16_t padded[TileType::kSize];
@@ -87,8 +87,8 @@ HVD_INLINE void StoreTwice(const TileType& sum, uint16_t* narrow, float* wide, s
   result.StoreLanes(wide, size);
 }
 
-// The elements [begin, begin + count) of a sum of two. Our own have no NaN where E does not round NaN. Result rounds
-// the sums.
+// Sum the elements [begin, begin + count) of two sources. The source srcs[own] must have no NaN if E does not round NaN
+// correctly. Result rounds the sums.
 template <class E, class Result>
 HVD_INLINE void SumWideVectors(const WideSum& sum, size_t begin, size_t count) {
   const uint16_t* const other = sum.Other() + begin;
@@ -118,7 +118,7 @@ HVD_INLINE bool FindsNan(const float* from, size_t count) {
   return trace.Found();
 }
 
-// Looks for NaN in a block before it is overwritten.
+// Look for NaN in each block before it is overwritten.
 template <class E, class Result>
 void SumWideLoop(const WideSum& sum, size_t count) {
   if constexpr (E::kStoresAnyNan) return SumWideVectors<E, Result>(sum, 0, count);

@@ -30,7 +30,7 @@ Range ShareOf(Range whole, int count, int index) {
 }
 
 DType Reduction::SumDType() const {
-  constexpr int64_t kMaxMembersInInt32 = 32768;  // times 65535 is less than 2^31
+  constexpr int64_t kMaxMembersInInt32 = 32768;  // 32768 * 65535 is less than 2^31
   if (divisor == 1) return dtype;
   switch (dtype) {
     case DType::kUInt8:
@@ -57,8 +57,7 @@ void Combine(const Reduction& reduction, void* dst, void* dst2, const void* cons
 
 void CombineByHosts(const Reduction& reduction, void* dst, const void* const* sources,
                     const std::vector<std::vector<int>>& hosts, size_t count, std::vector<std::byte>* partials) {
-  if (reduction
-          .IsWidened()) {  // the partial sums of hosts could overflow; an exact sum has the same value in any order
+  if (reduction.IsWidened()) {  // partial sums of hosts could overflow, but an exact sum does not depend on the order
     const auto members = std::accumulate(hosts.begin(), hosts.end(), size_t{0},
                                          [](size_t sum, const auto& host) { return sum + host.size(); });
     return Combine(reduction, dst, nullptr, sources, static_cast<int>(members), count);

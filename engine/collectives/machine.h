@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective under way. Advance does what can be done now and never blocks, so that any thread may drive it and many
-// can be under way at once. A machine touches its lanes only in Advance: until then they may be another's.
+// Collective state machine: the execution of one collective. Advance makes all progress that is possible now and never
+// blocks, so that any thread may drive it and many can be in flight. A state machine uses its lanes only in Advance,
+// because they may belong to an earlier one until then.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +20,14 @@ class Machine {
   enum class Step { kStuck, kMoved, kDone };
   virtual ~Machine() = default;
   virtual Step Advance() = 0;
-  // Whether bytes went straight into the outputs of other members.
+  // Return true if bytes were written directly into the outputs of other members.
   virtual bool single_copy() const { return false; }
-  // Whether it is stuck until a device has done something: devices do not tell, somebody has to look.
+  // Return true if progress depends on a device. Devices send no event, so the driver must poll Advance.
   virtual bool watches_device() const { return false; }
 };
 
-// The two lanes of a group: what goes to its owner, and what comes back from it. Two, so that the chunks of both
-// directions need no common order.
+// The two lanes of a group: `there` carries data to its owner and `back` carries results from it. With two lanes, the
+// chunks of the two directions need no common order.
 struct Exchange {
   std::unique_ptr<Lane> there;
   std::unique_ptr<Lane> back;
@@ -35,12 +36,14 @@ struct Exchange {
   int me() const { return there->me(); }
 };
 
-// One index of a lane after another: hands each member's piece on as it arrives and releases the index when all came.
+// Collector of the pieces at one lane index after another: it passes each piece on as it arrives and releases the index
+// after the last one.
 class Collector {
  public:
   explicit Collector(int members) : have_(static_cast<size_t>(members), 0) {}
 
-  // target(j) -> {length, where a socket may deliver or nullptr}; take(j, piece). kDone: the index is complete.
+  // Collect the pieces of the current index; return kDone once all have arrived. Args: target(j) returns the length and
+  // the buffer into which a socket may deliver, or nullptr; take(j, piece) receives the piece.
   template <typename Target, typename Take>
   Machine::Step Run(Lane& lane, Lane::Layout layout, Target target, Take take) {
     bool moved = false, all = true;
@@ -66,57 +69,59 @@ class Collector {
   std::vector<char> have_;
 };
 
-// Every other member's piece of the current index, by member, or false while one is missing.
+// Fetch the pieces of all other members at the current index; return false while one is missing.
 bool FetchAll(Lane& lane, Lane::Layout layout, size_t length, std::vector<const std::byte*>* pieces);
 
-constexpr size_t kLine = 64;  // of the caches, in bytes
+constexpr size_t kLine = 64;  // bytes in a cache line
 
-// A range of bytes, and the part of it that falls to owner `index` of `count`: on cache-line borders, so that no two
-// owners write the same line.
+// Range of bytes.
 struct Range {
   size_t begin, length;
 };
+// Return the part of `whole` that belongs to owner `index` of `count`. Parts are multiples of a cache line, so that no
+// two owners write to one line.
 Range ShareOf(Range whole, int count, int index);
 
 // How the elements of a batch are combined.
 struct Reduction {
   DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;  // kAverage never gets here: it is kSum with a factor or a divisor
+  ReduceOp op = ReduceOp::kSum;  // never kAverage, which is expressed as kSum with a factor or a divisor
   double prescale = 1.0;
   double postscale = 1.0;
-  int64_t divisor = 1;  // the number of members, for averages of integers: exact, truncated toward zero
+  int64_t divisor = 1;  // number of members for averages of integers; the quotient is exact and truncated toward zero
 
-  // The type that holds the sum of all members. For averages of integers under 64 bits it is wider than dtype, so that
-  // the sum cannot overflow before the division. It follows from dtype and divisor alone, so all members agree on it.
+  // Return the type that holds the sum of all members. For averages of integers under 64 bits it is wider than dtype,
+  // so that the sum cannot overflow before the division. It depends on dtype and divisor only, so all members agree on
+  // it.
   DType SumDType() const;
-  // True for an average of integers under 64 bits. Wherever partial sums of it travel, they travel as SumDType().
+  // Return true for averages of integers under 64 bits. Members exchange their partial sums as SumDType().
   bool IsWidened() const { return divisor != 1 && SumDType() != dtype; }
-  // How many times larger such a sum is than an element.
+  // Return how many times larger a sum is than an element.
   size_t SumRatio() const { return SizeOf(SumDType()) / SizeOf(dtype); }
 };
 
-// Combines `count` elements of each source, in their order, with the factor and the divisor; dst2 may be null.
+// Combine `count` elements of the sources in their order, then apply the factor and the divisor; dst2 may be null.
 void Combine(const Reduction& reduction, void* dst, void* dst2, const void* const* sources, int count_of_sources,
              size_t count);
-// In the order in which the hierarchy sums: inside each of the hosts (members by host) first, then their sums.
-// `partials` is room that is reused; `dst` is none of the sources.
+// Combine in the order of the hierarchical algorithms: the members of each host in `hosts` first, then the sums of the
+// hosts. `partials` is a buffer that is reused; `dst` must not be one of the sources.
 void CombineByHosts(const Reduction& reduction, void* dst, const void* const* sources,
                     const std::vector<std::vector<int>>& hosts, size_t count, std::vector<std::byte>* partials);
 
-// Copies [begin, begin + length) of `from` to `to`, times `factor`. A wide tensor is rounded to `dtype` before that, as
-// if it had been passed like that.
+// Copy [begin, begin + length) of `from` to `to`, multiplied by `factor`. A float32 tensor in a run of a half type is
+// first rounded to `dtype`, as if it had been passed in that type.
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to);
-// Copies `from` over [begin, begin + length) of `to`; wide tensors need to know its dtype.
+// Copy `from` to [begin, begin + length) of `to`. `dtype` matters only for float32 tensors in a run of a half type.
 void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length, DType dtype = DType::kUInt8);
 
-// What a member posts: one piece for each of the others.
+// Pieces that a member posts, one for each other member.
 struct Outgoing {
   std::vector<const std::byte*> pieces;
   std::vector<size_t> lengths;
 };
 
-// Posts a scattered chunk: for each other member j its piece of `in`, at piece_of(j), times `factor`. Towards sockets
-// what lies in one tensor is sent from there.
+// Post a scattered chunk: for each other member j the piece of `in` at piece_of(j), multiplied by `factor`. On a lane
+// without shared memory, a piece that lies in one tensor is sent directly from there.
 template <typename PieceOf>
 void PostPieces(Lane& lane, const Flat& in, DType dtype, double factor, Outgoing* outgoing, PieceOf piece_of) {
   outgoing->pieces.resize(static_cast<size_t>(lane.members()));
@@ -139,7 +144,7 @@ void PostPieces(Lane& lane, const Flat& in, DType dtype, double factor, Outgoing
   }
 }
 
-// Takes every other member's chunk at the current index to its place piece_of(j) in `out`.
+// Store every other member's chunk at the current index at piece_of(j) in `out`.
 template <typename PieceOf>
 Machine::Step CollectPieces(Collector& collector, Lane& lane, Lane::Layout layout, const Flat& out, DType dtype,
                             PieceOf piece_of) {

@@ -30,7 +30,7 @@ std::string RanksText(const std::vector<int>& ranks) {
 
 bool WantsNcclAlone(const NcclPassport& passport) { return passport.wish == kGpuNccl; }
 
-// By name, as NCCL tells them apart.
+// Return the name of each member's GPU. NCCL distinguishes GPUs by these names.
 std::vector<std::string> GpusOf(const std::vector<NcclPassport>& all) {
   const bool forced = std::any_of(all.begin(), all.end(), WantsNcclAlone);
   std::vector<std::string> names;
@@ -73,7 +73,7 @@ bool ShareGpus(const std::vector<NcclPassport>& all) {
 
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all) {
   GpuLayout layout = GpuLayout::Of(GpusOf(all));
-  // Between one GPU and itself is nothing to do. Who insists lets NCCL say that it cannot.
+  // With a single GPU, NCCL has nothing to exchange. If a member insists on NCCL, let NCCL report that it cannot serve.
   return layout.gpus() == 1 ? GpuLayout::Apart(all.size()) : layout;
 }
 
@@ -89,7 +89,7 @@ std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::
 
 std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
   if (const std::string wish = AgainstTheirWishes(all, ranks); !wish.empty()) return wish;
-  if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";  // NCCL knows best whether it can
+  if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";  // NCCL itself decides whether it can serve
   const auto on_first = [&](const NcclPassport& one) {
     return std::equal(std::begin(one.uuid.bytes), std::end(one.uuid.bytes), all[0].uuid.bytes);
   };
@@ -120,7 +120,7 @@ std::string AgainstTheirConnections(const std::vector<NcclPassport>& all, const 
   return "";
 }
 
-// Written by the launcher before its job is done, read afterwards.
+// Data that the launcher thread writes before its job is done; it is read only afterwards.
 struct NcclMeeting::Shared {
   const Nccl* nccl = nullptr;
   NcclId id{};
@@ -140,7 +140,8 @@ NcclMeeting::NcclMeeting(Devices* devices, Device* device, Lane* lane, std::vect
 
 NcclMeeting::~NcclMeeting() = default;
 
-// In each round a member prepares what it has to tell, tells the first, and hears the verdict at the same index.
+// Advance the current round: prepare this member's report, send it to the first member, and receive the decision at the
+// same lane index.
 Machine::Step NcclMeeting::Advance() {
   if (round_ == Round::kOver) return Machine::Step::kDone;
   bool moved = Prepares();
@@ -231,8 +232,8 @@ bool NcclMeeting::Tells() {
   return told_ = true;
 }
 
-// At the first member. Bad news is passed on before all have spoken: others may be waiting in vain for the one that it
-// is about.
+// Collect the reports and decide; runs on the first member. While connecting, announce a failure before all members
+// have reported, because others may be waiting in vain for the member that failed.
 bool NcclMeeting::Decides() {
   bool moved = false;
   for (int j = 1; j < lane_->members(); ++j) {
@@ -298,7 +299,7 @@ bool NcclMeeting::Hears() {
     decided_ = true;
     if (!verdict_.go_on && communicator_) communicator_->LetGo();
   }
-  if (!told_) return false;  // what is waited for in vain has to end first
+  if (!told_) return false;  // this member's own attempt, which may wait in vain, must end first
   Conclude();
   return true;
 }
@@ -354,7 +355,8 @@ std::string NcclMeeting::Trouble() {
   return "";
 }
 
-// Others may still need what this member has sent last: NCCL waits for that, but not for ever.
+// Close on the launcher thread. Other members may still need data that this member sent last; NCCL waits for that, at
+// most until `until`.
 void NcclMeeting::LeaveLater(std::chrono::steady_clock::time_point until) {
   if (mates_) mates_->LeaveLater(until);
   if (!communicator_) return;
@@ -371,7 +373,7 @@ void NcclMeeting::Leave(bool whole, std::chrono::steady_clock::time_point until)
   try {
     const Device::Scope scope(*device_);
     whole ? communicator_->Close(until) : communicator_->Abort();
-  } catch (const DeviceError&) {  // the driver has come to its end before us
+  } catch (const DeviceError&) {  // the CUDA driver was shut down earlier
   }
   communicator_.reset();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of a set find out whether NCCL serves them, when the first of their tensors on GPUs comes. They tell
-// their first member, which decides for all: who has which GPU, then whether those that share one reach each other's
-// memory there, then who has which NCCL, then whether all are connected. Where some share a GPU, one of them leads
-// there, and NCCL connects the leaders alone.
+// Setup negotiation of NCCL for a set, when the first of its tensors on GPUs arrives. In each round the members report
+// to the first member, which decides for all. The rounds settle which GPU each member has, whether members that share a
+// GPU can access each other's memory there, which NCCL version each has, and whether all are connected. Where members
+// share a GPU, one of them leads there, and NCCL connects only the leaders.
 #pragma once
 
 #include <array>
@@ -21,35 +21,35 @@
 
 namespace hvd {
 
-// What the settings of a set's members ask for, which need not be the same on all. It decides which way their tensors
-// go: members that looked at their own settings might go different ways, and wait for each other without end.
+// Combination of the settings of a set's members, which may differ. The set follows the combination, because members
+// that followed their own settings could take different transports and wait for each other indefinitely.
 struct GpuWishes {
-  uint32_t nccl;           // or nothing
-  uint32_t ipc;            // likewise
-  uint32_t staged;         // through host memory, whatever others ask for
-  uint32_t not_nccl;       // any way but that
-  uint32_t deterministic;  // bits of sums must not depend on where ranks are
+  uint32_t nccl;           // nonzero: use NCCL or fail
+  uint32_t ipc;            // nonzero: use CUDA IPC or fail
+  uint32_t staged;         // nonzero: go through host memory, whatever other members ask for
+  uint32_t not_nccl;       // nonzero: a member asks for a transport other than NCCL
+  uint32_t deterministic;  // nonzero: bits of sums must not depend on the location of the ranks
   uint32_t unused;
-  uint64_t staged_bytes;  // less goes through host memory: the first member's, and so is the next
-  uint64_t slot_bytes;    // in the GPU's memory
+  uint64_t staged_bytes;  // batches smaller than this go through host memory; value of the first member
+  uint64_t slot_bytes;    // slot size in GPU memory; value of the first member
 };
 
-// What a member tells, and what it hears.
+// Report of one member.
 struct NcclPassport {
   CudaUuid uuid;
   int32_t wish;  // GpuTransport
   uint32_t deterministic;
   uint64_t staged_bytes, slot_bytes;
-  int32_t version;  // of its NCCL; 0: it has none that it can use
-  // By which NCCL tells hosts apart where the user says so (NCCL_HOSTID): it takes ranks of one GPU with different ids
-  // for ranks of different GPUs. Empty: it finds out for itself. Told by those who insist on NCCL.
+  int32_t version;  // version of its NCCL; 0 if it has none that it can use
+  // NCCL_HOSTID, if the user has set it: NCCL then treats ranks with different ids as ranks with different GPUs, even
+  // if they share one. Empty if it is not set. Reported only by members whose settings require NCCL.
   std::array<char, 64> host_id;
   std::array<char, 256> why_not;
 };
-struct NcclVerdict {  // followed by the number of each member's GPU
+struct NcclVerdict {  // decision for all members, followed by the GPU number of each member
   uint32_t go_on;
-  uint32_t sharing;  // some members have the same GPU
-  int32_t version;   // of all
+  uint32_t sharing;  // nonzero if some members share a GPU
+  int32_t version;   // NCCL version of all members
   uint32_t unused;
   GpuWishes wishes;
   uint64_t fused_bytes;
@@ -57,15 +57,16 @@ struct NcclVerdict {  // followed by the number of each member's GPU
   std::array<char, 512> why_not;
 };
 
-// What one of them asks for holds for all.
+// Combine the settings of all members: what one of them asks for applies to all.
 GpuWishes WishesOf(const std::vector<NcclPassport>& all);
-// Whether some have the same GPU, as NCCL tells them apart.
+// Return true if some members share a GPU, as far as NCCL can tell.
 bool ShareGpus(const std::vector<NcclPassport>& all);
-// Who shares a GPU; nobody, if they are to be left to NCCL as they are.
+// Return which members share a GPU. If all share a single GPU, treat them as separate, so that NCCL itself refuses.
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all);
-// The first who wants another way, in words.
+// Return a text about the first member that asks for another transport than NCCL, or an empty text.
 std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
-// What the first member makes of what all tell, by member; `ranks`: their names. Empty: nothing speaks against it.
+// Return the reason against NCCL that the first member finds in the reports of a round, or an empty text. `ranks` are
+// the global ranks of the members, for the text.
 std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
 std::string AgainstTheirLibraries(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
 std::string AgainstTheirConnections(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
@@ -73,11 +74,11 @@ std::string AgainstTheirConnections(const std::vector<NcclPassport>& all, const 
 class NcclMeeting {
  public:
   struct Options {
-    NcclPassport told{};  // of settings
+    NcclPassport told{};  // this member's report, as far as it consists of settings
     NcclFiles files;
     size_t fused_bytes = 0;  // see GoesThroughBuffer
     std::chrono::milliseconds longest_launch{0};
-    // Between members that share a GPU; null: they do not share memory of the host.
+    // Return a lane between members that share a GPU, or null if they share no host memory.
     std::function<std::shared_ptr<Lane>(const std::vector<int>& members)> lane_on_gpu;
   };
 
@@ -86,35 +87,37 @@ class NcclMeeting {
   NcclMeeting(const NcclMeeting&) = delete;
   NcclMeeting& operator=(const NcclMeeting&) = delete;
 
-  // kDone: it `serves`, or `why_not` says why it does not. All members come to the same. Until then the lane is the
-  // meeting's.
+  // Make progress. After kDone, either `serves` is true or `why_not` is the reason; the result is equal on all members.
+  // The lane is in use until then.
   Machine::Step Advance();
   bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }
-  // Since it is over, of all members.
+  // Results for all members, valid after kDone.
   const GpuWishes& wishes() const { return verdict_.wishes; }
   bool forced() const { return verdict_.wishes.nccl != 0; }
   bool sharing() const { return verdict_.sharing != 0; }
   size_t fused_bytes() const { return static_cast<size_t>(verdict_.fused_bytes); }
   int version() const { return verdict_.version; }
-  // If it serves:
+  // Valid if `serves` is true.
   const GpuLayout& layout() const { return layout_; }
   int me() const { return lane_->me(); }
-  const std::shared_ptr<Communicator>& communicator() const { return communicator_; }  // null: another member leads
-  const GpuMates* mates() const { return mates_.get(); }                               // null: nobody shares a GPU
+  // Return the communicator, or null if another member leads on this GPU.
+  const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
+  const GpuMates* mates() const { return mates_.get(); }  // null if no members share a GPU
 
-  // A member is lost: nothing waits for one any longer.
+  // Release everything that waits for a member, because a member is lost.
   void LetGo() const;
-  // What NCCL has found wrong since it was last asked, on the launcher: asks again. Empty: nothing so far.
+  // Return the error that NCCL has reported asynchronously, or an empty text if there is none so far. Each call starts
+  // a new query on the launcher thread.
   std::string Trouble();
-  // Gives up what is left, on a thread for that.
+  // Release all resources later, on the threads that own them.
   void LeaveLater(std::chrono::steady_clock::time_point until);
-  // The same here, after the launcher has ended. `whole`: nobody is lost.
+  // Release all resources now, after the launcher thread has ended. `whole` is true if no rank is lost.
   void Leave(bool whole, std::chrono::steady_clock::time_point until);
 
  private:
   enum class Round { kGpus, kMates, kLibraries, kConnections, kOver };
-  struct Shared;  // with the launcher
+  struct Shared;  // data shared with the launcher thread
 
   bool Prepares();
   bool MeetsMates();
@@ -137,7 +140,7 @@ class NcclMeeting {
   Options options_;
   Round round_ = Round::kGpus;
   bool prepared_ = false, told_ = false, decided_ = false;
-  std::vector<NcclPassport> passports_;  // the first member's: what it has heard
+  std::vector<NcclPassport> passports_;  // reports that the first member has received
   std::vector<char> heard_;
   NcclVerdict verdict_{};
   GpuLayout layout_;

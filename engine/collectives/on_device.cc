@@ -9,7 +9,8 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewParts = 64;
-constexpr size_t kWideGap = size_t{64} << 10;  // between two parts: a launch more costs less than going over it
+// Gap between two parts above which a separate launch is cheaper than covering the gap.
+constexpr size_t kWideGap = size_t{64} << 10;
 
 }  // namespace
 
@@ -47,7 +48,7 @@ void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*
   for (; part != parts_.end() && part->begin < end; ++part) {
     const size_t from = std::max(part->begin, begin), to = std::min(part->begin + part->bytes, end);
     if (from >= to || (*part).*side == 0) continue;
-    // A launch covers all from its first to its last segment.
+    // Split at a large gap, because a launch covers everything from its first to its last segment.
     if (count > 0 && from > segments[count - 1].begin + segments[count - 1].bytes + kWideGap) flush();
     segments[count++] = {(*part).*side + (from - part->begin), from, to - from};
     if (count == kMostSegments) flush();
@@ -56,7 +57,7 @@ void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*
 }
 
 void DeviceParts::Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const {
-  for (const DevicePart& part : parts_) {  // of a rank that has joined; rare
+  for (const DevicePart& part : parts_) {  // only for a rank that has joined, which is rare
     const size_t from = std::max(part.begin, begin), to = std::min(part.begin + part.bytes, end);
     if (part.input == 0 && from < to) device.Zero(flat + (from - begin), to - from, stream);
   }
@@ -82,7 +83,7 @@ ReduceTask TaskOf(const Reduction& reduction, size_t sources, size_t targets) {
   task.factor = reduction.postscale;
   task.divisor = reduction.divisor;
   task.op = static_cast<int32_t>(reduction.op);
-  if (reduction.dtype == DType::kBool) {  // as on the host: or, and
+  if (reduction.dtype == DType::kBool) {  // sum and maximum are "or", the others "and", as on the host
     const bool any = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMax;
     task.op = static_cast<int32_t>(any ? ReduceOp::kMax : ReduceOp::kMin);
     task.factor = 1.0;
@@ -92,7 +93,7 @@ ReduceTask TaskOf(const Reduction& reduction, size_t sources, size_t targets) {
   return task;
 }
 
-// Adds what an average needs, and launches it.
+// Complete the task of an average and launch it.
 void LaunchAverage(const Device& device, const Reduction& reduction, const ReduceTask& sums, bool from_sums,
                    bool to_sums, CudaStream stream) {
   AverageTask task{sums, static_cast<int32_t>(SizeOf(reduction.SumDType())), from_sums, to_sums};
@@ -144,7 +145,7 @@ void WidenSum(const Device& device, const Reduction& reduction, size_t bytes, co
   LaunchAverage(device, reduction, task, false, true, stream);
 }
 
-// Few are copied by the device's own engines, many by one kernel.
+// Copy few parts with the device's copy engines, and many with one kernel.
 void DeviceParts::CopyDown(const Device& device, std::byte* flat, CudaStream stream) const {
   if (parts_.size() > kFewParts) return Gather(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
   for (const DevicePart& part : parts_) device.CopyDown(flat + part.begin, part.input, part.bytes, stream);
@@ -155,9 +156,10 @@ void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream
   for (const DevicePart& part : parts_) device.CopyUp(part.output, flat + part.begin, part.bytes, stream);
 }
 
-// ---- the meeting
+// ---- setup negotiation
 
-// The last whole page of a lane's slots, where no message of the meeting comes to lie.
+// Return true if the flags fit into the lane: they use the last whole page of its slots, where no message of the
+// negotiation lies.
 bool DeviceMeeting::HasRoom(const Lane& lane) {
   return lane.slots() >= 3 && lane.slots() <= DeviceLink::kMostSlots &&
          lane.slot_bytes() >= std::max(sizeof(DeviceLink::Passport), 2 * DeviceLink::kPageBytes);
@@ -178,7 +180,7 @@ DeviceMeeting::DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_
       lane_(lane),
       link_(std::make_shared<DeviceLink>(device, PagesOf(*lane), lane->me(), lane->slots(), slot_bytes)) {}
 
-// True once every member's message has come.
+// Return true once all members' messages have arrived.
 bool DeviceMeeting::Hears(size_t bytes) { return FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &heard_); }
 
 Machine::Step DeviceMeeting::Advance() {
@@ -248,7 +250,7 @@ void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) con
   if (slots_) slots_->AwaitAllRead(until);
 }
 
-// ---- machines
+// ---- state machines
 
 DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                              size_t size)
@@ -259,7 +261,7 @@ DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slot
       size_(size),
       ready_(std::move(order.after)) {}
 
-// What is given up half way may still be at work on the device: memory there is freed only once that is over.
+// Mark the work of an aborted batch as launched, because device memory must not be freed while that work still runs.
 DeviceMachine::~DeviceMachine() {
   if (filled_ == 0 || taken_ >= size_) return;
   try {
@@ -314,7 +316,7 @@ DeviceDirect::DeviceDirect(std::shared_ptr<DeviceLink> link, DeviceSlots* slots,
                            DeviceOrder order, const Reduction& reduction)
     : DeviceMachine(std::move(link), slots, {}, std::move(order), 1), runs_(std::move(runs)), reduction_(reduction) {}
 
-// Each scales what is its own, and rounds it, as it would in a slot.
+// Scale this member's tensors in place, and round them as they would be rounded in a slot.
 void DeviceDirect::Fill(size_t, size_t, CudaAddress) {
   if (reduction_.prescale == 1.0) return;
   const Reduction scaling{reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1};

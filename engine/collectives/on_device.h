@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, and takes what it
-// wants out of all members' slots. No host waits for the device: a machine is done when all of its work is launched, on
-// the caller's stream if all tensors have the same.
+// Collectives on device memory that all members can access. Each member fills a slot of its arena there and copies what
+// it needs from all members' slots. No host waits for the device: a state machine is done when all its work is
+// launched, on the caller's stream if all tensors share one.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 
 namespace hvd {
 
-// A tensor, or a part of one, and where it lies in the flat run of its batch: on a border of kUnit bytes, so that all
-// members' runs look alike and whole units are moved.
+// Tensor, or a part of one, and its offset in the run of its batch. Offsets are multiples of kUnit, so that all
+// members' runs have equal layouts and whole units are moved.
 struct DevicePart {
-  CudaAddress input = 0;   // 0: this member has joined, and contributes zeros
-  CudaAddress output = 0;  // 0: it does not want the result
+  CudaAddress input = 0;   // 0: this member has joined and contributes zeros
+  CudaAddress output = 0;  // 0: this member does not want the result
   size_t bytes = 0;
   size_t begin = 0;
 };
@@ -29,28 +29,28 @@ struct DevicePart {
 class DeviceParts {
  public:
   void Add(CudaAddress input, CudaAddress output, size_t bytes);
-  // Where the run has a place for it already; in the order of places.
+  // Add a tensor at a given offset of the run; call in ascending order of offsets.
   void AddAt(size_t begin, CudaAddress tensor, size_t bytes);
   size_t size() const { return size_; }
   const std::vector<DevicePart>& all() const { return parts_; }
-  // Copies from the tensors of [begin, end) to a run at `flat`, and back.
+  // Copy the tensors of [begin, end) to a run at `flat`, or back.
   void Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
   void Scatter(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
-  // The same for all of them and a run in pinned memory of the host.
+  // Copy all tensors to a run in pinned host memory, or back.
   void CopyDown(const Device& device, std::byte* flat, CudaStream stream) const;
   void CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const;
-  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies. `targets`: the same of
-  // runs that get the results as well.
+  // Reduce into the outputs of [begin, end). sources[j] is the address of byte `begin` of member j's run. `targets` are
+  // the corresponding addresses in other runs that receive the results too.
   void Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
               const std::vector<CudaAddress>& sources, CudaStream stream,
               const std::vector<CudaAddress>& targets = {}) const;
-  // Divides the sums of [begin, end), which lie at `sums` as Reduction::SumDType(), and puts the averages into the
+  // Divide the sums of [begin, end), which lie at `sums` as Reduction::SumDType(), and store the averages in the
   // outputs.
   void NarrowAverages(const Device& device, const Reduction& reduction, size_t begin, size_t end, CudaAddress sums,
                       CudaStream stream) const;
 
  private:
-  // Calls launch(segments, count, begin, end) for runs of so many parts as one launch takes.
+  // Call launch(segments, count, begin, end) for groups of parts that fit into one launch.
   template <typename Launch>
   void InLaunches(size_t begin, size_t end, CudaAddress DevicePart::* side, Launch launch) const;
 
@@ -59,23 +59,23 @@ class DeviceParts {
 };
 
 size_t LongestOf(const std::vector<DeviceParts>& runs);
-// Sums runs of `bytes` bytes, or widens one, into a run of Reduction::SumDType() at `sums`.
+// Sum runs of `bytes` bytes, or widen a single one, into a run of Reduction::SumDType() at `sums`.
 void WidenSum(const Device& device, const Reduction& reduction, size_t bytes, const std::vector<CudaAddress>& sources,
               CudaAddress sums, CudaStream stream);
 
-// The members of a set meet on a device: each tells how it can be reached, maps the others, and hears whether all
-// could. Once for each set.
+// Setup negotiation of a set's members on one device, once for each set. Each member reports how its memory can be
+// reached, maps the memory of the others, and learns whether all succeeded.
 class DeviceMeeting {
  public:
   DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes);
   static bool HasRoom(const Lane& lane);
-  // kDone: `link` is there, or `why_not` says why there is none. All members come to the same.
+  // Make progress. After kDone, either `link` exists or `why_not` is the reason; the result is equal on all members.
   Machine::Step Advance();
   const std::shared_ptr<DeviceLink>& link() const { return link_; }
   DeviceSlots* slots() const { return slots_.get(); }
   const std::string& why_not() const { return why_not_; }
-  // Before the link goes: others read from this member's memory, some of them later than it reads from theirs. The
-  // members take part in nothing more. `until`: not longer than that, for they may be lost.
+  // Wait until the others have stopped reading this member's memory, before the link is released; some may read later
+  // than this member. The members must not start more work. `until` limits the wait, because they may be lost.
   void AwaitOthers(std::chrono::steady_clock::time_point until) const;
 
  private:
@@ -87,13 +87,13 @@ class DeviceMeeting {
   Lane* lane_;
   Stage stage_ = Stage::kBegin;
   std::shared_ptr<DeviceLink> link_;
-  std::unique_ptr<DeviceSlots> slots_;  // with the link
+  std::unique_ptr<DeviceSlots> slots_;  // exists together with the link
   std::shared_ptr<DeviceWorker::Job> job_;
   std::vector<const std::byte*> heard_;
   std::string why_not_;
 };
 
-// Where the work of a batch goes, and what must be done before.
+// Stream for the work of a batch, and events that this work must follow.
 struct DeviceOrder {
   CudaStream stream = nullptr;
   DeviceMarks after;
@@ -101,7 +101,7 @@ struct DeviceOrder {
 
 class DeviceMachine : public Machine {
  public:
-  // `size`: of the longest run of any member.
+  // `size` is the length of the longest run of any member.
   DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                 size_t size);
   ~DeviceMachine() override;
@@ -122,10 +122,10 @@ class DeviceMachine : public Machine {
 
   size_t size_;
   DeviceMarks ready_;
-  size_t filled_ = 0, taken_ = 0;  // bytes of the run for which that is launched
+  size_t filled_ = 0, taken_ = 0;  // bytes of the run for which the work is launched
 };
 
-// Also a reducescatter: who has no output for a part leaves it to those who have.
+// Allreduce or reducescatter. A member without an output for a part skips that part.
 class DeviceReduce : public DeviceMachine {
  public:
   DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
@@ -138,14 +138,14 @@ class DeviceReduce : public DeviceMachine {
   Reduction reduction_;
 };
 
-// Tensors of an allreduce that lie at the same places of a region of each member: such a region is a run itself.
+// Tensors of an allreduce at equal offsets in one region of each member; such a region serves as a run.
 struct DirectRun {
-  DeviceParts parts;               // this member's
-  std::vector<CudaAddress> bases;  // of the regions, by member
+  DeviceParts parts;               // parts of this member
+  std::vector<CudaAddress> bases;  // addresses of the regions, by member
 };
 
-// Of tensors in regions that all members map, on one device. Nothing is gathered: one member sums all tensors where
-// they lie, and puts the results there, when the others are ready. The slots are used for their flags alone.
+// Allreduce of tensors in regions that all members on one device have mapped. Nothing is gathered: when all members are
+// ready, one of them sums all tensors in place and stores the results there. Only the flags of the slots are used.
 class DeviceDirect : public DeviceMachine {
  public:
   DeviceDirect(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, std::vector<DirectRun> runs, DeviceOrder order,
@@ -155,7 +155,7 @@ class DeviceDirect : public DeviceMachine {
   void Fill(size_t begin, size_t end, CudaAddress slot) override;
   bool MayTake() const override;
   void Take(size_t begin, size_t end) override;
-  int worker() const { return link_->members() - 1; }  // the one who sums
+  int worker() const { return link_->members() - 1; }  // the member that sums
 
   std::vector<DirectRun> runs_;
   Reduction reduction_;
@@ -173,10 +173,10 @@ class DeviceBroadcast : public DeviceMachine {
   int root_;
 };
 
-// Allgather and alltoall: each member's run has places of its own in the others' outputs.
+// Allgather or alltoall: each member's run has a destination of its own in the others' outputs.
 class DeviceExchange : public DeviceMachine {
  public:
-  // from[j]: the run of member j, with outputs for what this member wants of it.
+  // from[j] is the run of member j; its outputs are the parts that this member wants.
   DeviceExchange(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts own, std::vector<DeviceParts> from,
                  DeviceOrder order);
 

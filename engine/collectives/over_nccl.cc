@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// NCCL may fail because a rank is lost, of which the engine will say more.
+// Delay before NCCL's error is reported: NCCL may fail because a rank is lost, which the engine reports more precisely.
 constexpr std::chrono::seconds kBeforeBlame(2);
 
 const void* PointerTo(CudaAddress address) { return reinterpret_cast<const void*>(address); }
@@ -19,7 +19,7 @@ bool IsExactIn(double factor, DType dtype) {
   const auto single = static_cast<float>(factor);
   switch (dtype) {
     case DType::kFloat64:
-    case DType::kFloat32:  // rounded once, like each product
+    case DType::kFloat32:  // the factor is rounded once, as each product is
       return true;
     case DType::kFloat16:
       return FloatFromFloat16(Float16FromFloat(single)) == factor;
@@ -43,13 +43,13 @@ int NcclOpOf(Communicator& communicator, const Reduction& reduction) {
   }
 }
 
-// The elements of the run that the buffer holds at once; averages of small integers need room for their sums as well.
+// Return how many bytes of the run the buffer holds at once. Averages of small integers need room for their sums too.
 size_t RoomIn(const Communicator& communicator, const Reduction& reduction) {
   const size_t times = reduction.IsWidened() ? reduction.SumRatio() + 1 : 1;
   return communicator.buffer_bytes() / times / kUnit * kUnit;
 }
 
-// The run in chunks of what the buffer holds: in, what `move` makes of it, and out.
+// Call move(begin, end, buffer) for one chunk of the run after another, each as large as the buffer allows.
 template <typename Move>
 void ThroughBuffer(Communicator& communicator, const NcclWork& work, CudaStream stream, Move move) {
   const size_t room = RoomIn(communicator, work.reduction);
@@ -58,7 +58,8 @@ void ThroughBuffer(Communicator& communicator, const NcclWork& work, CudaStream 
   }
 }
 
-// Leaves in the buffer what NCCL adds. Elements that are widened lie behind the room for their sums first.
+// Fill the buffer with the values that NCCL adds. Elements that must be widened are first copied behind the room for
+// their sums.
 void FillBuffer(const Communicator& communicator, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
                 CudaStream stream) {
   const Device& device = communicator.device();
@@ -80,11 +81,11 @@ void EmptyBuffer(const Device& device, const NcclWork& work, size_t begin, size_
   if (work.reduction.IsWidened()) return work.parts.NarrowAverages(device, work.reduction, begin, end, buffer, stream);
   if (!FactorsFor(work.reduction).after) return work.parts.Scatter(device, begin, end, buffer, stream);
   Reduction scaling = work.reduction;
-  scaling.op = ReduceOp::kSum;  // of one
+  scaling.op = ReduceOp::kSum;  // there is one source, so that only the scaling applies
   work.parts.Reduce(device, scaling, begin, end, {buffer}, stream);
 }
 
-// Where a rank that has joined gives nothing, and takes nothing: zeros, and a place for what comes.
+// Scratch memory for the parts that a joined rank does not have: zeros as input, and room for results that it ignores.
 class Missing {
  public:
   Missing(Communicator& communicator, const DeviceParts& parts, CudaStream stream) {
@@ -152,7 +153,7 @@ void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStrea
   });
 }
 
-// Members may get different numbers of rows: to each its part.
+// Reduce each part to its owner, because members may get different numbers of rows.
 void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaStream stream) {
   const Device& device = communicator.device();
   const int type = NcclTypeOf(work.reduction.SumDType()), op = NcclOpOf(communicator, work.reduction);
@@ -177,7 +178,7 @@ void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaS
   ThroughBuffer(communicator, work, stream, [&](size_t begin, size_t end, CudaAddress buffer) {
     FillBuffer(communicator, work, begin, end, buffer, stream);
     communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
-      for (size_t i = 0; i < parts.size();) {  // what lies side by side goes to the same member in one call
+      for (size_t i = 0; i < parts.size();) {  // adjacent parts of one member are reduced in one call
         size_t last = i;
         while (last + 1 < parts.size() && work.owners[last + 1] == work.owners[i]) ++last;
         const size_t from = std::max(parts[i].begin, begin);
@@ -211,7 +212,7 @@ void LaunchBroadcast(Communicator& communicator, const NcclWork& work, CudaStrea
 
 namespace {
 
-// Every member sends to every other; to itself too, which NCCL copies.
+// Send from every member to every member. This includes sending to itself, for which NCCL makes a copy.
 void ExchangeStretches(Communicator& communicator, const NcclExchange::Tensor& tensor, const Nccl& nccl, NcclComm comm,
                        CudaStream stream) {
   for (int j = 0; j < communicator.members(); ++j) {
@@ -227,7 +228,7 @@ void ExchangeStretches(Communicator& communicator, const NcclExchange::Tensor& t
   }
 }
 
-// Members may contribute different numbers of rows: each gives its part to all.
+// Gather in one call if all members contribute equally. Otherwise each member broadcasts its part.
 void GatherStretches(Communicator& communicator, const NcclExchange::Tensor& tensor, const Nccl& nccl, NcclComm comm,
                      CudaStream stream) {
   const std::vector<NcclExchange::Stretch>& parts = tensor.received;
@@ -260,7 +261,7 @@ void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, Cu
   });
 }
 
-// ---- the machine
+// ---- the state machine
 
 NcclLaunches::NcclLaunches(Devices* devices, std::shared_ptr<Communicator> communicator)
     : devices_(devices), communicator_(std::move(communicator)), revoked_(std::make_shared<std::atomic<bool>>(false)) {}

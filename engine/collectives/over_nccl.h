@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of tensors on GPUs by NCCL. Which calls are made follows from the batch alone, so that all members make
-// the same: one tensor, or large ones, are given to NCCL as they lie; several that are not, and those with factors that
-// NCCL does not apply exactly, go through one buffer by our own kernels.
+// Collectives of tensors on GPUs by NCCL. The NCCL calls depend on the batch alone, so that all members make equal
+// calls. A single tensor, or large ones, are passed to NCCL in place. Several small ones, and tensors with factors that
+// NCCL does not apply exactly, are copied through one buffer by the engine's own kernels.
 #pragma once
 
 #include <atomic>
@@ -16,24 +16,25 @@
 
 namespace hvd {
 
-// Where a reduction's factors are applied.
+// Where the factors of a reduction are applied.
 struct NcclFactors {
-  double with_sum = 1.0;  // by NCCL itself, to what it sums
-  bool before = false;    // by a kernel
-  bool after = false;     // by a kernel, with the divisor
+  double with_sum = 1.0;  // by NCCL itself, to the values that it sums
+  bool before = false;    // by a kernel before NCCL
+  bool after = false;     // by a kernel after NCCL, with the divisor
 };
 NcclFactors FactorsFor(const Reduction& reduction);
 
-// What a batch asks for.
+// Reductions or broadcasts of a batch.
 struct NcclWork {
-  DeviceParts parts;             // all members' look alike but for the addresses
-  std::vector<int> owners;       // reducescatter: the member that gets the part
-  std::vector<DevicePart> even;  // likewise, if all members get the same of each tensor: its input, output, their bytes
+  DeviceParts parts;        // equal on all members except for the addresses
+  std::vector<int> owners;  // reducescatter: the member that gets each part
+  // Reducescatter, if all members get equal parts of each tensor: input, output and bytes of each tensor.
+  std::vector<DevicePart> even;
   bool through_buffer = false;
   Reduction reduction;
-  int root = -1;  // broadcast: the member that gives
+  int root = -1;  // broadcast: the member that sends
 };
-// What an allgather or alltoall asks for.
+// Allgathers or alltoalls of a batch.
 struct NcclExchange {
   struct Stretch {
     CudaAddress address;
@@ -41,21 +42,22 @@ struct NcclExchange {
   };
   struct Tensor {
     std::vector<Stretch> sent, received;  // by member
-    bool gathers;                         // all get the same
+    bool gathers;                         // true for an allgather
   };
   std::vector<Tensor> tensors;
 };
-// One call for all of them, if they are smaller than `border` on average, or one for each.
+// Return true if several tensors that are smaller than `border` on average take one call through the buffer, rather
+// than one call each.
 bool GoesThroughBuffer(size_t tensors, size_t bytes, size_t border);
 
-// All of these launch, on the launcher's thread, with a Scope.
+// Launch the operations; call on the launcher thread inside a Scope.
 void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStream stream);
 void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaStream stream);
 void LaunchBroadcast(Communicator& communicator, const NcclWork& work, CudaStream stream);
 void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, CudaStream stream);
 
-// What the launcher puts on a stream for a batch, one piece of work after the other. What has not begun when this goes
-// lets the callers' tensors alone.
+// Work that the launcher thread puts on a stream for a batch, one piece after the other. Once this object is destroyed,
+// work that has not begun leaves the callers' tensors untouched.
 class NcclLaunches {
  public:
   using Work = std::function<void(Communicator& communicator, CudaStream stream)>;
@@ -64,11 +66,11 @@ class NcclLaunches {
   NcclLaunches(const NcclLaunches&) = delete;
   NcclLaunches& operator=(const NcclLaunches&) = delete;
 
-  // `launched`: called next, by the launcher with a Scope, if all went well.
+  // Queue `work`. On success the launcher thread calls `launched` next, inside a Scope.
   void Put(DeviceOrder order, Work work, std::function<void()> launched = nullptr);
   bool under_way() const { return job_ != nullptr; }
-  // Whether it no longer is. Throws DeviceError, with NCCL's words, a while after it went wrong: whoever is lost is
-  // told of first.
+  // Return true once the queued work is launched. If it failed, throw DeviceError with NCCL's text after a delay, so
+  // that the engine can report a lost rank first.
   bool IsOver();
 
  private:
@@ -79,7 +81,7 @@ class NcclLaunches {
   std::chrono::steady_clock::time_point failed_{};
 };
 
-// Done when the work is launched.
+// State machine that is done once its work is launched.
 class NcclMachine : public Machine {
  public:
   NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, NcclLaunches::Work work);

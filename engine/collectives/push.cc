@@ -10,8 +10,9 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kPushBlock = size_t{32} << 10;  // read once from memory, written to every member out of the cache
-constexpr size_t kPushTurn = size_t{512} << 10;  // copied in one turn, so that others get theirs
+constexpr size_t kPushBlock = size_t{32} << 10;  // read from memory once and written to every member from the cache
+// Bytes copied in one call, limited so that other state machines are not delayed.
+constexpr size_t kPushTurn = size_t{512} << 10;
 
 }  // namespace
 
@@ -70,7 +71,7 @@ Machine::Step Push::Advance() {
   const size_t members = targets_.size();
   for (size_t copied = 0; copied < kPushTurn && done_ < longest_; done_ += kPushBlock) {
     for (size_t step = 1; step <= members;
-         ++step) {  // each begins with another one, so that they do not get in the way
+         ++step) {  // each member starts with a different target, so that they do not compete
       const size_t j = (static_cast<size_t>(lane_->me()) + step) % members;
       if (done_ >= sources_[j].size()) continue;
       const size_t length = std::min(kPushBlock, sources_[j].size() - done_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reducescatter inside one group: the first half of an allreduce, with the contract's row-wise ownership.
+// Reducescatter inside one group: the first half of an allreduce, in which members own whole rows as the API requires.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace hvd {
 
 class Reducescatter : public Machine {
  public:
-  // ins[j]: the part of our tensors that member j will own; out: our own part, laid out like ins[me].
+  // ins[j] is the part of this member's tensors that member j will own; `out` is its own part, laid out like ins[me].
   Reducescatter(Lane* lane, std::vector<Flat> ins, Flat out, Reduction reduction);
   Step Advance() override;
 

@@ -29,7 +29,7 @@ void RegionMeeting::Begin(std::vector<int64_t> numbers) {
   maps_->cards.resize(numbers_.size());
   maps_->bases.resize(numbers_.size(), 0);
   const auto me = static_cast<size_t>(lane_.me());
-  // One that is gone cannot be: tensors lie in it.
+  // The region still exists, because tensors lie in it.
   if (const auto own = numbers_[me] < 0 ? nullptr : devices_.regions().Find(numbers_[me])) {
     maps_->cards[me] = {own->handle(), own->bytes()};
     maps_->bases[me] = own->address();

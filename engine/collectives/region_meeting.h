@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of a set meet about regions of a device in which tensors of theirs lie: each tells how its own is
-// reached, maps the others', and hears whether all could. Once for each region.
+// Setup negotiation of a set's members about regions of device memory that hold their tensors, once for each region.
+// Each member reports how its region can be reached, maps those of the others, and learns whether all succeeded.
 #pragma once
 
 #include <map>
@@ -17,30 +17,31 @@ namespace hvd {
 class RegionMeeting {
  public:
   struct Known {
-    CudaAddress base = 0;  // 0: not all members reach it
+    CudaAddress base = 0;  // 0: not all members can access it
     size_t bytes = 0;
   };
 
-  // With the lane of a batch that all members run.
+  // `lane` belongs to a batch that all members run.
   RegionMeeting(Devices* devices, Device* device, Lane* lane);
   ~RegionMeeting();
   RegionMeeting(const RegionMeeting&) = delete;
   RegionMeeting& operator=(const RegionMeeting&) = delete;
 
-  // Null: the members have not met about it. All of them come to the same answer.
+  // Return the result for a region, or null if it has not been negotiated. The answer is equal on all members.
   const Known* Find(int member, int64_t number) const;
-  // They do, about one region of each, -1 for none: all pass the same numbers, and go on until kDone.
+  // Start to negotiate about one region of each member, -1 for none. All members pass equal numbers, then call Advance
+  // until kDone.
   void Begin(std::vector<int64_t> numbers);
   Machine::Step Advance();
-  const std::string& why_not() const { return why_not_; }  // of the last that could not be reached
+  const std::string& why_not() const { return why_not_; }  // reason for the last region that could not be reached
 
  private:
   enum class Stage { kTelling, kHearing, kMapping, kAnswering, kAgreeing, kOver };
-  struct Card {  // what a member tells of its region
+  struct Card {  // report of one member about its region
     CudaHandle handle;
     uint64_t bytes;
   };
-  struct Maps {  // the job's
+  struct Maps {  // data of the mapping job
     Device* device;
     std::vector<Card> cards;
     std::vector<CudaAddress> bases;

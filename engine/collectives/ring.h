@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between hosts around a ring: partial sums travel from the first host to the last, each adding its own, and the result
-// goes on around the ring to all others. Many chunks are under way at once, so that all links are busy. Every host has
-// two neighbours however many hosts there are; bytes are those of any ring, and sums are taken in the order of the
-// hosts: the bits are those of direct exchange.
+// Reduction between hosts around a ring. Partial sums travel from the first host to the last, and each host adds its
+// own data; the result continues around the ring to all other hosts. Many chunks are in flight, so that all links are
+// busy. Each host has two neighbours, however many hosts there are. The traffic is that of any ring, and sums are taken
+// in host order, so the bits equal those of direct exchange.
 #pragma once
 
 #include <vector>
@@ -17,8 +17,8 @@ class RingBetweenHosts : public BetweenHosts {
   void Add(Range block) override;
   bool Advance() override;
 
-  // A chunk passes every host twice before the last one has its result: small ones keep all links busy. What is larger
-  // than a packet gains nothing.
+  // Maximum chunk size. A chunk passes every host twice before the last one has its result, so small chunks keep all
+  // links busy. A chunk that is larger than a packet saves nothing.
   static constexpr size_t kMostChunk = size_t{60} << 10;
 
  private:
@@ -30,13 +30,13 @@ class RingBetweenHosts : public BetweenHosts {
   bool AddOwn();
   void FinishSum(const Range& range, const std::byte* before);
   bool TakeResult();
-  // Results are passed on from where they lie, if they stay there.
+  // Send a result to `member`: from its place in the output if it stays there, otherwise through the slot.
   void PassOn(int member, const std::byte* lies, const std::byte* result, size_t length);
 
   Exchange* exchange_;
   Run run_;
   PartialSums sums_;
-  size_t chunk_bytes_;  // of the tensor
+  size_t chunk_bytes_;  // in bytes of the tensor
   std::vector<Chunk> chunks_;
   uint64_t added_ = 0, received_ = 0;
   std::vector<std::byte> own_;

@@ -17,8 +17,8 @@ namespace hvd {
 
 namespace {
 
-constexpr size_t kTwoLines = 128;         // of the cache
-constexpr long kLikelyCache = 64L << 20;  // where the machine does not say
+constexpr size_t kTwoLines = 128;         // bytes in two cache lines
+constexpr long kLikelyCache = 64L << 20;  // assumed size where the system does not report it
 
 __attribute__((target("avx2"))) void StreamBlocks(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t begin = 0; begin < bytes; begin += kTwoLines) {
@@ -51,7 +51,7 @@ void StreamCopy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to, from, before);
   StreamBlocks(to + before, from + before, end - before);
   std::memcpy(to + end, from + end, bytes - end);
-  _mm_sfence();  // such stores are not ordered with those that announce them
+  _mm_sfence();  // because such stores are not ordered before the stores that announce them
 }
 
 #else

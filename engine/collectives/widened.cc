@@ -9,7 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kConvertedTogether = size_t{64} << 10;  // bytes of one turn's work, so that other machines get theirs
+// Bytes converted in one call, limited so that other state machines are not delayed.
+constexpr size_t kConvertedTogether = size_t{64} << 10;
 
 }  // namespace
 

@@ -13,10 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostFactors = 64;  // that are kept
+constexpr size_t kMostFactors = 64;  // maximum number of factors that are kept
 constexpr std::chrono::microseconds kShortestLook(5), kLongestLook(1000);
 
-// In the bytes of the type that is summed.
+// Store the factor in the type that is summed.
 void PutFactor(double factor, DType dtype, std::byte* bytes) {
   if (dtype == DType::kFloat64) {
     std::memcpy(bytes, &factor, sizeof factor);
@@ -48,7 +48,7 @@ void Communicator::Check(int result, const char* what) const {
   throw DeviceError(std::string("NCCL could not ") + what + ": " + nccl_.Describe(result, comm_));
 }
 
-// What a call came to that may go on after it has returned.
+// Return the result of a call that may continue after it has returned.
 int Communicator::Await(int result, Clock::time_point until) {
   std::chrono::microseconds pause = kShortestLook;
   while (result == kNcclInProgress) {
@@ -71,7 +71,8 @@ bool Communicator::IsOpen() {
   if (let_go_.load()) throw DeviceError("NCCL was ended");
   int result = kNcclSuccess;
   Check(nccl_.async_error(comm_, &result), "tell whether the ranks are connected");
-  if (result == kNcclInProgress) std::this_thread::sleep_for(kLongestLook / 4);  // whoever asked will ask again
+  // Limit the rate of polling, because the caller will ask again.
+  if (result == kNcclInProgress) std::this_thread::sleep_for(kLongestLook / 4);
   Check(result, "connect the ranks");
   return result == kNcclSuccess;
 }
@@ -98,8 +99,8 @@ std::string Communicator::Trouble() {
 
 int Communicator::SumTimes(double factor, DType dtype) {
   if (factor == 1.0) return kNcclSum;
-  // A factor that changes with every step would add one operation after the other. NCCL has read those that it was told
-  // to use, so that they may go.
+  // Limit the number of operations, because a factor that changes with every step adds one per step. NCCL has read the
+  // factors of launched operations, so they can be destroyed.
   if (factors_.size() >= kMostFactors && !factors_.count({dtype, factor})) {
     for (const auto& [of, operation] : std::exchange(factors_, {})) {
       Check(nccl_.drop_factor(operation, comm_), "forget a factor");
@@ -115,7 +116,7 @@ int Communicator::SumTimes(double factor, DType dtype) {
   return found->second;
 }
 
-// The same memory is used batch after batch, maybe on other streams.
+// Let `stream` wait for the last batch, because all batches use this memory, possibly on different streams.
 void Communicator::GoAfterLast(CudaStream stream) const {
   if (last_ && last_stream_ != stream) device_->WaitFor(last_, stream);
 }

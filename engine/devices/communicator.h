@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of a process set as NCCL knows them, each with a GPU. One thread, the devices' launcher, makes all calls,
-// so that what a process launches has one order; nobody else waits for a call that waits for peers. NCCL is told not to
-// block: the launcher looks whether a call is over, and ends the communicator if somebody has asked for that meanwhile.
+// NCCL communicator of a process set's members, one per GPU. A single thread, the launcher, makes all calls, so that
+// the launches of a process have one order and no other thread waits in a call that waits for peers. NCCL runs in
+// non-blocking mode: the launcher polls whether a call is complete, and aborts the communicator if another thread
+// requests that meanwhile.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ namespace hvd {
 class Communicator {
  public:
   Communicator(const Nccl* nccl, Device* device, int members, int me, size_t buffer_bytes);
-  ~Communicator();  // on any thread, once the launcher has no more to do with it
+  ~Communicator();  // may run on any thread, after the launcher's last use
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -29,37 +30,39 @@ class Communicator {
   int members() const { return members_; }
   int me() const { return me_; }
   size_t buffer_bytes() const { return buffer_bytes_; }
-  // A launch may have to connect ranks first, which waits for those that have not come so far.
+  // Set the time limit of a launch. NCCL may have to connect ranks first, which waits for ranks that are late.
   void set_longest_launch(std::chrono::milliseconds limit) { longest_launch_ = limit; }
 
-  // Any thread: a member is lost, nothing is waited for any longer. The launcher has to call AbortAll next.
+  // Stop waiting for other ranks, because a member is lost. Any thread may call this; the launcher must call AbortAll
+  // next.
   void LetGo() { let_go_.store(true); }
 
-  // On the launcher, with a Scope of the device. What fails throws DeviceError, with NCCL's words.
+  // Call the methods below on the launcher inside a Scope of the device. On failure they throw DeviceError with NCCL's
+  // text.
 
-  // Begins to connect the members. Whether they are is asked again and again: members of several sets may meet at
-  // the same time, each in another order, so that nothing else may wait for it.
+  // Start to connect the members. IsOpen is then polled and nothing waits, because members of several sets may connect
+  // at once, in different orders on different ranks.
   void Open(const NcclId& id);
   bool IsOpen();
-  // Calls NCCL with the communicator; what `calls` asks for is launched as one when it returns.
+  // Call NCCL inside a group: everything that `calls` requests is launched together when it returns.
   void Launch(const std::function<void(const Nccl& nccl, NcclComm comm)>& calls);
   void Check(int result, const char* what) const;
-  // What went wrong since: empty if nothing.
+  // Return the error that NCCL has reported since the members were connected, or an empty text.
   std::string Trouble();
-  // An operation that multiplies by the factor and sums.
+  // Return an NCCL operation that multiplies by `factor` and sums.
   int SumTimes(double factor, DType dtype);
-  // Memory through which tensors go that are not given to NCCL as they lie. What is put on the stream next may use it.
+  // Return the buffer for tensors that are not passed to NCCL in place. Work that is put on the stream next may use it.
   CudaAddress Buffer(CudaStream stream);
-  // Likewise; what lies there is of no account.
+  // Return memory whose contents do not matter. Work that is put on the stream next may use it.
   CudaAddress Scratch(size_t bytes, CudaStream stream);
-  // All of the batch is on the stream.
+  // Record that all work of a batch is on the stream.
   void Launched(CudaStream stream);
 
-  // Ends it after what is under way, if that is over by then.
+  // Destroy the communicator once the work in progress is done; abort it at `until`.
   void Close(std::chrono::steady_clock::time_point until);
-  // Ends it at once: kernels of its that wait for others give up.
+  // Abort the communicator at once: its kernels stop waiting for other ranks.
   void Abort();
-  // The same for several, none of which waits for the kernels of another.
+  // Abort several communicators together, so that none waits for the kernels of another.
   static void AbortAll(const std::vector<std::shared_ptr<Communicator>>& all);
 
  private:
@@ -78,7 +81,7 @@ class Communicator {
   CudaAddress buffer_ = 0, scratch_ = 0;
   size_t scratch_bytes_ = 0;
   CudaStream last_stream_ = nullptr;
-  CudaEvent last_ = nullptr;  // all that was launched so far
+  CudaEvent last_ = nullptr;  // event after everything that was launched so far
 };
 
 }  // namespace hvd

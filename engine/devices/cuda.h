@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver, opened when the first tensor of a device comes and never before: nothing of it is needed to build or
-// to install, and who has no GPU never meets it. What is declared here is the driver's stable binary interface. HIP has
-// the same functions under other names: another table fits here.
+// CUDA driver, opened when the first tensor on a device arrives. It is needed neither to build nor to install, and
+// hosts without a GPU never load it. The declarations are the driver's stable binary interface. HIP has these functions
+// under other names, so another table could be used here.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ using CudaAddress = unsigned long long;
 struct CudaUuid {
   char bytes[16];
 };
-struct CudaHandle {  // of memory, for another process
+struct CudaHandle {  // lets another process map the memory
   char bytes[64];
 };
 
-struct CudaCopy2d {  // rows of `width` bytes
+struct CudaCopy2d {  // a copy of rows of `width` bytes
   size_t from_x, from_y;
   int from_kind;
   const void* from_host;
@@ -43,13 +43,13 @@ enum : int { kCudaHost = 1, kCudaDevice = 2 };
 
 enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitialized = 4, kCudaNotReady = 600 };
 enum : unsigned {
-  kCudaEventTimed = 0,         //
-  kCudaEventPlain = 2,         // without times
+  kCudaEventTimed = 0,         // with timing
+  kCudaEventPlain = 2,         // without timing
   kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
-  kCudaPeerAccess = 1,         // opens memory of another device too
+  kCudaPeerAccess = 1,         // maps memory of another device too
   kCudaHostPortable = 1,       // pinned for all contexts
   kCudaHostMapped = 2,         // with an address on the device
-  kCudaWaitReaches = 0,        // until the value is there or past, as numbers go that wrap around
+  kCudaWaitReaches = 0,        // waits until the value is reached or passed, in arithmetic that wraps around
 };
 enum : int { kCudaMultiprocessors = 16, kCudaMpsEnabled = 133 };
 enum : int { kCudaCaptureRelaxed = 2 };
@@ -107,9 +107,9 @@ struct Cuda {
   HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
 #undef HVD_CUDA_MEMBER
 
-  // The one of this process; null, and why, if there is none. The first call opens it, which may take a while.
+  // Return the driver of this process, or null with the reason in `why`. The first call opens it and may take a while.
   static const Cuda* Open(std::string* why);
-  // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+  // Return e.g. "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered".
   std::string Describe(int result) const;
 };
 

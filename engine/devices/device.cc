@@ -9,9 +9,9 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::microseconds kMoment(20);
-constexpr unsigned kThreads = 256;  // in a block
+constexpr unsigned kThreads = 256;  // threads in a block
 constexpr size_t kAlwaysByEngine = size_t{128} << 10;
-constexpr uint64_t kBytesOfThread = 4 * kUnit;  // that it should at least have to do
+constexpr uint64_t kBytesOfThread = 4 * kUnit;  // minimum work of a thread
 
 constexpr char kPtx[] =
 #include "devices/kernels_ptx.inc"
@@ -29,12 +29,12 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   int processors = 1;
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
-  int together = 0;  // older drivers do not know the question
+  int together = 0;  // older drivers do not know this attribute
   runs_together_ = cuda_->device_attribute(&together, kCudaMpsEnabled, device_) == kCudaSuccess && together != 0;
   for (CudaStream* stream : {&kernels_, &copies_, &messages_}) *stream = NewStream();
 }
 
-// After a failure, or while the process ends, the driver refuses all of it: nothing can be done about that.
+// Ignore errors: after a failure, or at the end of the process, the driver refuses every call.
 Device::~Device() {
   if (abandoned()) return;
   try {
@@ -59,7 +59,7 @@ void Device::Launched(CudaStream stream) {
   launched_.emplace_back(stream, event);
 }
 
-// Forgets what is done.
+// Return true if work is pending on other streams; forget the work that is done.
 bool Device::PendingOnOthers(CudaStream stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   bool pending = false;
@@ -75,7 +75,8 @@ bool Device::PendingOnOthers(CudaStream stream) {
   return pending;
 }
 
-// What is done a moment later need not be waited for by the stream, which might have to wait for its turn.
+// Poll for a moment before enqueuing waits, because a stream that waits may have to wait for the next time slice of its
+// process.
 void Device::LetWait(CudaStream stream) {
   const auto until = std::chrono::steady_clock::now() + kMoment;
   do {
@@ -175,9 +176,9 @@ void Device::Zero(CudaAddress address, size_t bytes, CudaStream stream) const {
   if (bytes) Check(cuda_->memory_set(address, 0, bytes, stream), "clear memory of");
 }
 
-// The driver passes few bytes along with its commands, and a processor of the device writes them when it is this
-// process's turn. Rows that do not touch are a matter for the copy engines: two times two quarters, the last of which
-// may overlap with the third.
+// The driver sends a few bytes along with its commands, and a processor of the device writes them in this process's
+// next time slice. To avoid that wait, use a copy of separate rows, which the copy engines perform: two copies of two
+// quarters each, of which the last may overlap the third.
 void Device::CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream stream) const {
   const size_t quarter = (bytes + 3) / 4;
   if (bytes >= kAlwaysByEngine || 3 * quarter > bytes) {

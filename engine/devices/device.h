@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
-// Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
-// bytes from and to the host, serve all of them at once. A stream that waits gives its process's turn away, even if
-// others of the process have work: so what can be put on the caller's own stream is, where nothing waits for nothing.
-// Nothing here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
+// One GPU as this process uses it: the framework's own (primary) context, the engine's streams in it, events and
+// kernels. Processes take time slices on a GPU's processors, and a switch takes more than 0.1 ms; the copy engines,
+// which move bytes to and from the host, serve all processes at once. A stream that waits gives up the time slice of
+// its process, even if other streams of the process have work. So work is put on the caller's own stream where
+// possible. Only methods whose name says so wait for the device. Failures throw DeviceError with the driver's text.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ class DeviceError : public std::runtime_error {
 
 class Device {
  public:
-  // The context is the framework's, which lives as long as the process does. Slow; the kernels are not loaded yet.
+  // Use the framework's context, which lives as long as the process. This is slow; it does not load the kernels.
   Device(const Cuda* cuda, int ordinal);
   ~Device();
   Device(const Device&) = delete;
@@ -39,36 +39,39 @@ class Device {
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
-  // Processes take no turns: the driver's service for that (MPS) runs their work side by side.
+  // Return true if the driver's multi-process service (MPS) runs the work of several processes side by side, without
+  // time slices.
   bool runs_together() const { return runs_together_; }
   const Cuda& cuda() const { return *cuda_; }
   CudaStream kernels() const { return kernels_; }
-  CudaStream copies() const { return copies_; }  // from and to the host
-  // Of messages. What is put there is ready, so that it waits for nothing; and nobody waits for it with the rest.
+  CudaStream copies() const { return copies_; }  // copies to and from the host
+  // Return the stream for messages. Work put there is ready, so it waits for nothing, and LetWait does not wait for it.
   CudaStream messages() const { return messages_; }
-  // Whether nothing is under way there.
+  // Return true if the stream has no pending work.
   bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
-  // All that an operation has put on this stream, ours or a caller's, is there now.
+  // Record that all work of an operation has been put on `stream`, which is the engine's or a caller's.
   void Launched(CudaStream stream);
-  // What is put on the stream next waits for all that was launched on others but messages.
+  // Let the work that is put on `stream` next wait for everything launched on other streams, except for messages.
   void LetWait(CudaStream stream);
-  // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
-  // on the stream next comes after all of ours, unless the last was of its own. Asked by one thread.
+  // Let the work that `who` puts on `stream` next follow all work of the engine, unless the last caller was `who` too.
+  // Kernels of different communicators that run side by side may wait for each other in a cycle. Only one thread calls
+  // this.
   void FollowOthers(const void* who, CudaStream stream);
-  // Whether something of ours is still to be done.
+  // Return true if work of the engine is pending.
   bool IsBusy();
-  // Waits until nothing is, or until then; whether nothing is.
+  // Wait until no work is pending, or until `until`; return true if none is.
   bool AwaitIdle(std::chrono::steady_clock::time_point until);
-  // A device that never ends its work would let whoever frees memory wait without end: from here on all that we have
-  // there is left to the end of the process.
+  // Leave all memory on the device allocated until the process ends, because freeing it would wait indefinitely for a
+  // device that does not finish its work.
   void Abandon() { abandoned_.store(true); }
   bool abandoned() const { return abandoned_.load(); }
-  // Compiled by the driver for this device the first time, which may take seconds.
+  // Load the kernels. The first time, the driver compiles them for this device, which may take seconds.
   void LoadKernels();
   bool has_kernels() const { return module_.load(std::memory_order_acquire) != nullptr; }
 
-  // While it lives, this thread's calls are about this device. A graph that another thread captures forbids calls that
-  // it might miss, from all threads; ours are none of its business.
+  // Scope in which this thread's calls refer to this device. It also relaxes the thread's stream-capture mode: while
+  // another thread captures a graph, calls that the graph might miss are forbidden on all threads, but the engine's
+  // calls do not belong to any graph.
   class Scope {
    public:
     explicit Scope(const Device& device) : cuda_(*device.cuda_) {
@@ -85,16 +88,16 @@ class Device {
 
    private:
     const Cuda& cuda_;
-    int capture_mode_ = kCudaCaptureRelaxed;  // then what it was before
+    int capture_mode_ = kCudaCaptureRelaxed;  // afterwards holds the previous mode
   };
 
-  // Throws unless `result` is success: "could not `what` GPU 0 (...)".
+  // Throw unless `result` is success. The text is e.g. "could not `what` GPU 0 (...)".
   void Check(int result, const char* what) const;
 
-  // All of these want a Scope.
+  // Every method below must be called inside a Scope.
 
-  // An event that was recorded on `stream`: what was put there before. To be given back when all who wait for it have
-  // been told to.
+  // Record an event on `stream`, which covers all work that was put there before. Call GiveBack once all waits for it
+  // have been enqueued.
   CudaEvent Mark(CudaStream stream);
   void GiveBack(CudaEvent event);
   void WaitFor(CudaEvent event, CudaStream stream) const {
@@ -102,9 +105,9 @@ class Device {
   }
   void Copy(const CopyTask& task, CudaStream stream) const;
   void Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const;
-  void Average(DType dtype, const AverageTask& task, CudaStream stream) const;  // of kNarrowIntegers
+  void Average(DType dtype, const AverageTask& task, CudaStream stream) const;  // only for kNarrowIntegers
   void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
-  // Between a tensor and pinned memory of the host, by the copy engines.
+  // Copy between a tensor and pinned host memory with the copy engines.
   void CopyDown(void* to, CudaAddress from, size_t bytes, CudaStream stream) const {
     Check(cuda_->copy_down(to, from, bytes, stream), "copy from");
   }
@@ -113,7 +116,7 @@ class Device {
     Check(cuda_->copy_on(to, from, bytes, stream), "copy on");
   }
   CudaAddress Allocate(size_t bytes) const;
-  // Of the highest priority: what is put there moves bytes, which others wait for.
+  // Create a stream of the highest priority, because its work moves bytes that others wait for.
   CudaStream NewStream() const;
 
  private:
@@ -128,15 +131,16 @@ class Device {
   CudaContext context_ = nullptr;
   CudaStream kernels_ = nullptr, copies_ = nullptr, messages_ = nullptr;
   std::mutex loading_;
-  std::atomic<CudaModule> module_{nullptr};  // once all that follows from it is there
+  std::atomic<CudaModule> module_{nullptr};  // set last, after the functions below
   CudaFunction copy_ = nullptr;
-  std::array<CudaFunction, kDTypeCount> reduce_{}, average_{};  // averages: of kNarrowIntegers
+  std::array<CudaFunction, kDTypeCount> reduce_{}, average_{};  // average_ is set for kNarrowIntegers only
   unsigned most_blocks_ = 1;
   std::atomic<bool> abandoned_{false};
-  const void* last_ = nullptr;  // who asked for FollowOthers
-  std::mutex mutex_;            // guards what follows
+  const void* last_ = nullptr;  // the last caller of FollowOthers
+  std::mutex mutex_;            // guards the members below
   std::vector<CudaEvent> events_;
-  std::vector<std::pair<CudaStream, CudaEvent>> launched_;  // the last of each stream; a caller's may be gone by now
+  // Last event of each stream; a caller's stream may no longer exist.
+  std::vector<std::pair<CudaStream, CudaEvent>> launched_;
 };
 
 }  // namespace hvd

@@ -7,8 +7,9 @@
 namespace hvd {
 namespace {
 
-constexpr int64_t kAnchorLasts = 5'000'000'000;  // the driver tells distances between events as float: these stay exact
-constexpr int64_t kAnchorTakes = 20'000'000;     // at most, on a host that is busy
+// Lifetime of an anchor. The driver returns distances between events as float, which is precise enough over this time.
+constexpr int64_t kAnchorLasts = 5'000'000'000;
+constexpr int64_t kAnchorTakes = 20'000'000;  // maximum time to wait for an anchor's event, on a busy host
 constexpr size_t kMostPending = 4096;
 
 int64_t Now() {
@@ -36,7 +37,7 @@ DeviceTimes::~DeviceTimes() {
   }
 }
 
-// With the lock.
+// The caller holds the lock.
 CudaEvent DeviceTimes::Record(Device* device, CudaStream stream) {
   std::vector<CudaEvent>& spare = spare_[device];
   CudaEvent event = nullptr;
@@ -51,7 +52,7 @@ CudaEvent DeviceTimes::Record(Device* device, CudaStream stream) {
   return nullptr;
 }
 
-// An idle stream comes to it at once.
+// Record a new anchor on an idle stream, which reaches it at once.
 void DeviceTimes::RenewAnchor(Device* device) {
   if (!device->IsIdle(device->copies())) return;
   const CudaEvent event = Record(device, device->copies());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a device did what was put on its streams, in times of the steady clock: by events, while a timeline is written.
-// Nothing here throws or waits for the device: what cannot be measured is not shown.
+// Times at which a device did the work on its streams, on the steady clock, measured by events while a timeline is
+// written. Nothing here throws or waits for the device; work that cannot be measured is not shown.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,13 @@ class DeviceTimes {
   void set_on(bool on) { on_.store(on, std::memory_order_relaxed); }
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Of what is put on a stream between the two; both want a Scope. Null: it is not measured.
+  // Measure the work that is put on a stream between Begin and End; call both inside a Scope. Begin returns null if the
+  // work is not measured.
   CudaEvent Begin(Device* device, CudaStream stream);
   void End(Device* device, CudaEvent began, CudaStream stream, std::string name);
-  // Instead of End.
+  // Discard the measurement; call instead of End.
   void Drop(Device* device, CudaEvent began);
-  // What the devices have done by now. Any thread.
+  // Pass the work that the devices have finished so far to `show`. Any thread may call this.
   void Collect(const Show& show);
   bool empty();
 
@@ -39,7 +40,7 @@ class DeviceTimes {
     CudaEvent began, ended;
     std::string name;
   };
-  struct Anchor {  // the moment of an event, by which those of others are told
+  struct Anchor {  // event whose time is known; the times of other events are computed from it
     CudaEvent event = nullptr;
     int64_t at_ns = 0;
   };
@@ -49,7 +50,7 @@ class DeviceTimes {
   void Tell(const Pending& pending, const Show& show);
 
   std::atomic<bool> on_{false};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<Device*, Anchor> anchors_;
   std::map<Device*, std::vector<CudaEvent>> spare_;
   std::vector<Pending> pending_;

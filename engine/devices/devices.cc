@@ -9,7 +9,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSpareBlocks = 8;
-constexpr size_t kSpareBytes = size_t{256} << 20;  // unless they are taken again before others are
+constexpr size_t kSpareBytes = size_t{256} << 20;  // limit for blocks that are kept for reuse
 constexpr size_t kLeastBlock = size_t{64} << 10, kLargeBlock = size_t{32} << 20;
 
 size_t RoundUp(size_t bytes) {
@@ -69,8 +69,8 @@ BlockPool::Block BlockPool::Take(Device* device, size_t bytes) {
   if (Block spare = TakeSpare(device, bytes); spare.data) return spare;
   const size_t size = RoundUp(bytes);
   const Device::Scope scope(*device);
-  // Who frees pinned memory may wait for all that the device has to do, which may wait for another rank, and that for
-  // who takes: a message's receiver.
+  // Freeing pinned memory may wait for all work of the device. That may wait for another rank, which may wait for this
+  // caller, the receiver of a message. So free nothing while the device is busy.
   if (where_ == Where::kOnDevice || !device->IsBusy()) Trim();
   if (where_ == Where::kOnDevice) {
     return {reinterpret_cast<std::byte*>(device->Allocate(size)), size, nullptr, device};
@@ -97,7 +97,8 @@ void BlockPool::Discard(Block block) {
   discarded_.push_back(std::move(block));
 }
 
-// Freeing waits for the device: done by who takes, since who gives back may drive the engine.
+// Free surplus blocks. This waits for the device, so Take calls it and GiveBack does not, because GiveBack may run on
+// the thread that drives the engine.
 void BlockPool::Trim() {
   std::vector<Block> oldest;
   {
@@ -125,7 +126,7 @@ void BlockPool::Free(Block* block) const {
 }
 
 Devices::~Devices() {
-  worker_.reset();  // what it has to do refers to all others
+  worker_.reset();  // first, because its jobs refer to all other members
   launcher_.reset();
 }
 
@@ -200,10 +201,10 @@ std::vector<Device*> Devices::Used() {
 
 bool Devices::AwaitIdle(std::chrono::steady_clock::time_point until) {
   try {
-    for (Device* const device : Used()) {  // without the lock: others may have to end what is waited for
+    for (Device* const device : Used()) {  // without the lock, because other threads may need it to finish the work
       if (!device->AwaitIdle(until)) return false;
     }
-  } catch (const DeviceError&) {  // it will never be done
+  } catch (const DeviceError&) {  // a failed device never finishes
   }
   return true;
 }

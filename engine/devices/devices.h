@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs that a world's tensors lie on, made when the first of them comes; and what all process sets share there.
+// GPUs that hold a world's tensors, created when the first tensor arrives, and the resources that all process sets
+// share there.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@
 
 namespace hvd {
 
-// What was put on a stream before a moment; given back to its device with the last that holds it.
+// Device event after all work that was on a stream at one moment; the last owner returns it to its device.
 class DeviceMark {
  public:
   DeviceMark(Device* device, CudaEvent event) : device_(device), event_(event) {}
@@ -30,7 +31,7 @@ class DeviceMark {
   DeviceMark(const DeviceMark&) = delete;
   DeviceMark& operator=(const DeviceMark&) = delete;
 
-  // What is on the device's stream for messages by now. Wants a Scope.
+  // Return an event after the current work on the device's stream for messages. Call inside a Scope.
   static std::shared_ptr<DeviceMark> OfMessages(Device* device);
 
   CudaEvent event() const { return event_; }
@@ -42,17 +43,18 @@ class DeviceMark {
 };
 
 using DeviceMarks = std::vector<std::shared_ptr<DeviceMark>>;
-// Whether all of them are; those that are, are dropped.
+// Return true if all events are done; remove those that are.
 bool AreDone(DeviceMarks* marks);
 
-// Memory that is kept, because making it takes long: of the host, where devices reach it, or of a device.
+// Pool of memory that is kept because allocating it is slow: pinned host memory that devices can access, or device
+// memory.
 class BlockPool {
  public:
   enum class Where { kPinned, kOnDevice };
   struct Block {
-    std::byte* data = nullptr;  // kOnDevice: an address there
+    std::byte* data = nullptr;  // for kOnDevice, an address on the device
     size_t bytes = 0;
-    std::shared_ptr<DeviceMark> busy;  // until what was put on a stream before is done
+    std::shared_ptr<DeviceMark> busy;  // if set, the block may be reused only after this event
     Device* device = nullptr;
   };
 
@@ -61,12 +63,12 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // No data: there is none to spare.
+  // Return a block that is ready for reuse, or one without data if there is none.
   Block TakeSpare(const Device* device, size_t bytes);
-  // May wait for the device: not for whoever drives the engine.
+  // Return a block; this may wait for the device, so the thread that drives the engine must not call it.
   Block Take(Device* device, size_t bytes);
   void GiveBack(Block block);
-  // The same where nobody knows what the device still does with it.
+  // Give back a block that the device may still be using for an unknown time; it is freed later instead of reused.
   void Discard(Block block);
 
  private:
@@ -78,7 +80,7 @@ class BlockPool {
   std::vector<Block> spare_, discarded_;
 };
 
-// The setting gpu_transport.
+// Values of the setting gpu_transport.
 enum GpuTransport : int32_t { kGpuAuto = 0, kGpuIpc = 1, kGpuStaged = 2, kGpuNccl = 3, kGpuOwn = 4 };
 
 class Devices {
@@ -88,52 +90,56 @@ class Devices {
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  // Any thread. Throws DeviceError.
+  // Return the device with this number. Any thread may call this. Throws DeviceError.
   Device* Use(int ordinal);
-  // The same for a number that another process has for a device; the first here, if there is none of that number.
+  // Return the device with a number that another process reported, or device 0 if this process has no such device.
   Device* UseIfThere(int ordinal);
-  Device* last_used();  // null: none so far
+  Device* last_used();  // null if none has been used
   DeviceWorker& worker();
-  DeviceWorker& launcher();  // of what goes through NCCL; see communicator.h
+  DeviceWorker& launcher();  // for NCCL calls; see communicator.h
   BlockPool& pinned() { return pinned_; }
-  BlockPool& outputs() { return outputs_; }  // results whose memory the engine allocates
+  BlockPool& outputs() { return outputs_; }  // memory of results that the engine allocates
   DeviceTimes& times() { return times_; }
   DeviceRegions& regions() { return regions_; }
-  // NCCL launches in the order of calls, with other worlds of the process that do so; before anything is launched.
+  // Launch NCCL operations in the order of the program's calls, together with the other worlds of the process that do
+  // so. Call before anything is launched.
   void LaunchByCalls() {
     calls_ = std::make_unique<CallOrder>(wake_);
     prompt_calls_ = std::make_unique<CallOrder>(wake_);
   }
-  CallOrder* calls() const { return calls_.get(); }                // null: it does not
-  CallOrder* prompt_calls() const { return prompt_calls_.get(); }  // of what is launched unagreed; likewise
-  // Whether the world may launch unagreed, and where: known since its members have met. Any thread.
+  CallOrder* calls() const { return calls_.get(); }  // null unless LaunchByCalls was called
+  // Return the order of operations that are launched without negotiation, or null unless LaunchByCalls was called.
+  CallOrder* prompt_calls() const { return prompt_calls_.get(); }
+  // Set the device on which the world may launch without negotiation, or null; known after setup. Any thread may call
+  // this.
   void SettlePrompt(Device* device) {
     prompt_device_.store(device);
     prompt_settled_.store(true);
   }
   bool prompt_settled() const { return prompt_settled_.load(); }
-  Device* prompt_device() const { return prompt_device_.load(); }  // null: it may not
+  // Return the device for launches without negotiation, or null if the world may not do that.
+  Device* prompt_device() const { return prompt_device_.load(); }
   LaunchWatch& watch() { return watch_; }
   GpuSharing& sharing() { return sharing_; }
-  // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
-  // is so already.
+  // Return an event after the current work on a framework's stream: tensors that are submitted next are ready once it
+  // is done. Null if they are ready now.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
-  // Lets the stream wait, not the caller, for all that was launched so far.
+  // Let the stream, not the caller, wait for everything launched so far.
   void LetWait(int ordinal, uint64_t stream);
-  // After all that was launched so far, on the stream; then the block is given back.
+  // Copy a result on the stream after everything launched so far, then return the block to its pool.
   void CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, uint64_t stream);
-  // Whether they are done in time with all that was launched, as far as they ever will be.
+  // Return false if some device has unfinished work at `until`. A device that has failed counts as finished.
   bool AwaitIdle(std::chrono::steady_clock::time_point until);
-  // The same; those that are not in time are abandoned.
+  // Wait for all devices, and abandon those that have unfinished work at `until`.
   void Drain(std::chrono::steady_clock::time_point until);
-  // No job is begun any more; one that is under way is waited for.
+  // Start no more jobs, and wait for the job in progress.
   void Close();
 
  private:
   std::vector<Device*> Used();
 
   std::function<void()> wake_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<int, std::unique_ptr<Device>> devices_;
   Device* last_used_ = nullptr;
   BlockPool pinned_{BlockPool::Where::kPinned};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which process sets have members that share GPUs: for callers who have less to gain there from what runs beside their
-// own work. Any thread.
+// Record of which process sets have members that share GPUs. Callers use it because running work concurrently gains
+// less there. Any thread may use it.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ class GpuSharing {
     std::lock_guard<std::mutex> lock(mutex_);
     shared_[set] = shared;
   }
-  // 1 or 0; -1: its members have not met on GPUs.
+  // Return 1 or 0, or -1 if the set has not been set up on GPUs.
   int Of(int set) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = shared_.find(set);

@@ -9,11 +9,12 @@
 
 namespace hvd {
 
-// Of one process; lives on in the tickets that it gave out.
+// Order of one process; tickets keep it alive.
 class LaunchGate {
  public:
   static std::shared_ptr<LaunchGate>& OfProcess() {
-    static auto* const gate = new auto(std::make_shared<LaunchGate>());  // tickets may be left at the end
+    // Leaked, because tickets may exist until the process ends.
+    static auto* const gate = new auto(std::make_shared<LaunchGate>());
     return *gate;
   }
 
@@ -83,7 +84,7 @@ class LaunchGate {
     last_[device->ordinal()] = {world, who, std::make_unique<DeviceMark>(device, device->Mark(stream))};
   }
 
-  // Never destroyed: its locks may be held by threads that are gone.
+  // Never destroyed, because threads that do not exist in the child may hold its locks.
   void Replace(std::shared_ptr<LaunchGate> old) {
     old->left_behind_.store(true);
     before_ = std::move(old);
@@ -102,14 +103,14 @@ class LaunchGate {
     if (found != wakes_.end()) found->second();
   }
 
-  std::atomic<bool> left_behind_{false};  // in the child of a fork, where the lock may never open
-  std::mutex mutex_;                      // guards what follows
+  std::atomic<bool> left_behind_{false};  // set in the child of a fork, where the locks may never be released
+  std::mutex mutex_;                      // guards count_, tickets_ and wakes_
   uint64_t count_ = 0;
-  std::map<uint64_t, const CallOrder*> tickets_;  // the oldest first
+  std::map<uint64_t, const CallOrder*> tickets_;  // oldest first
   std::map<const CallOrder*, std::function<void()>> wakes_;
-  std::mutex launching_;      // guards what follows; the driver may keep whoever holds it waiting
-  std::map<int, Last> last_;  // by the device's number: what was launched there
-  std::mutex making_;         // guards what follows
+  std::mutex launching_;      // guards last_; its holder may have to wait for the CUDA driver
+  std::map<int, Last> last_;  // the last launch, by the number of the device
+  std::mutex making_;         // guards streams_
   std::map<int, CudaStream> streams_;
   std::shared_ptr<LaunchGate> before_;
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL waits for ever if two ranks launch operations of two communicators in different orders. Inside a world all ranks
-// agree on one (agreement/launch_order). Process groups of torch.distributed are worlds of their own, of which none
-// knows another: their order is that of the program's calls, which has to be the same on all ranks. Every operation
-// takes a ticket when it is called, and a world may launch while the oldest ticket in the process is one of its own. A
-// ticket is given up when its operation is launched, fails, or goes another way: nobody waits for what will never be
-// launched.
+// Global order of NCCL launches in a process. NCCL deadlocks if two ranks launch operations of two communicators in
+// different orders. Inside a world, all ranks negotiate one order (agreement/launch_order). Process groups of
+// torch.distributed, however, are separate worlds that do not know each other; their order is that of the program's
+// calls, which must be equal on all ranks. Each operation takes a ticket when it is called, and a world may launch
+// while the oldest ticket in the process is one of its own. An operation gives up its ticket when it is launched,
+// fails, or takes another transport, so that no world waits for a launch that will never happen.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace hvd {
 
 class LaunchGate;
 
-// Given up when it is destroyed, at the latest.
+// Ticket of one operation; given up at the latest when it is destroyed.
 class LaunchTicket {
  public:
   LaunchTicket() = default;
   LaunchTicket(std::shared_ptr<LaunchGate> gate, uint64_t number) : gate_(std::move(gate)), number_(number) {}
   ~LaunchTicket() { GiveUp(); }
-  uint64_t number() const { return number_; }  // those that were taken before have smaller ones
+  uint64_t number() const { return number_; }  // older tickets have smaller numbers
   LaunchTicket(LaunchTicket&& other) noexcept : gate_(std::move(other.gate_)), number_(other.number_) {}
   LaunchTicket& operator=(LaunchTicket&& other) noexcept;
   void GiveUp();
@@ -34,37 +34,37 @@ class LaunchTicket {
   uint64_t number_ = 0;
 };
 
-// One world among those of the process that launch in the order of calls; or one of two kinds of operations of such a
-// world, each of which has an order of its own among them.
+// Member of the global order: one world that launches in the order of calls. A world whose two kinds of operations have
+// separate orders uses one object for each kind.
 class CallOrder {
  public:
-  // `wake`: called on any thread when the world may launch.
+  // `wake` is called on any thread when the world may launch.
   explicit CallOrder(std::function<void()> wake);
   ~CallOrder() { Leave(); }
   CallOrder(const CallOrder&) = delete;
   CallOrder& operator=(const CallOrder&) = delete;
 
-  // Any thread.
+  // Take a ticket for an operation. Any thread may call this.
   LaunchTicket Take();
-  // Whether the oldest ticket is one that was taken here.
+  // Return true if the oldest ticket was taken here, or if there is none.
   bool IsNext() const;
-  // Whether all that are older than this one were taken here.
+  // Return true if all tickets older than this one were taken here.
   bool IsNext(const LaunchTicket& ticket) const;
 
-  // A stream of the process for what is launched beside the callers' own. It is never destroyed: frameworks remember
-  // streams on which memory was used. With a Scope.
+  // Return a stream of the process for work that runs beside the callers' own. It is never destroyed, because
+  // frameworks remember streams on which memory was used. Call inside a Scope.
   CudaStream StreamOn(const Device& device) const;
 
-  // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
-  // on the stream next comes after what others launched there, and then others come after it. With a Scope; by whoever
-  // may launch.
+  // Order kernels of different communicators, which could wait for each other in a cycle if they ran side by side.
+  // FollowOthers lets the work that `who` puts on the stream next follow what others launched on the device; Launched
+  // lets others follow this work. Call inside a Scope, and only while this world may launch.
   void FollowOthers(const Device& device, const void* who, CudaStream stream) const;
   void Launched(Device* device, const void* who, CudaStream stream);
 
-  // Nothing of this world is launched any more.
+  // Leave the order: this world launches nothing any more.
   void Leave();
 
-  // In the child of a fork: its worlds are new ones. Takes no lock.
+  // Start a new order in the child of a fork, whose worlds are new. Takes no locks.
   static void StartAfresh();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long devices take for what was launched there. Operations that ranks have not agreed on are never done if one of
-// them calls something else, or nothing, and nobody else would notice.
+// Detection of launched work that a device does not finish. An operation launched without negotiation never finishes if
+// another rank calls something else, or nothing, and no other part of the engine would notice.
 #pragma once
 
 #include <chrono>
@@ -18,17 +18,18 @@ class LaunchWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Something of this name is on the stream now; with a Scope.
+  // Record that an operation with this name is on the stream. Call inside a Scope.
   void Launched(Device* device, CudaStream stream, std::string name);
-  // The name of what is not done although it was launched that long ago; empty: there is none. One launch is watched,
-  // until it is done, and then the newest: an operation that hangs is found at the latest after twice the time.
+  // Return the name of an operation that was launched at least `limit` ago and is not done, or an empty text. One
+  // launch is watched until it is done, and then the newest one, so an operation that hangs is found after at most
+  // twice the limit.
   std::string Overdue(Clock::time_point now, Clock::duration limit);
 
  private:
   struct Launch {
     bool IsDone() const;
 
-    std::shared_ptr<DeviceMark> mark;  // null: there is none
+    std::shared_ptr<DeviceMark> mark;  // null if there is no launch
     Clock::time_point at;
     std::string name;
   };

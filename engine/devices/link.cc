@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kFarAhead = uint32_t{1} << 30;
 
-// Of numbers that may wrap around; as the device compares them.
+// Return true if `have` has reached `wanted`. Values may wrap around; the device compares them in this way too.
 bool Reaches(uint32_t have, uint32_t wanted) { return static_cast<int32_t>(have - wanted) >= 0; }
 
 }  // namespace
@@ -97,7 +97,8 @@ bool DeviceLink::IsRaised(int member, Flag flag, int slot, uint32_t value) const
   return Reaches(*FlagOf(member, flag, slot), value);
 }
 
-// What is there already need not be waited for: a stream that waits gives its process's turn on the device away.
+// Skip the wait if the flag has been raised, because a stream that waits gives up its process's time slice on the
+// device.
 void DeviceLink::AwaitFlag(int member, Flag flag, int slot, uint32_t value, CudaStream stream) const {
   if (IsRaised(member, flag, slot, value)) return;
   const CudaAddress at = flags_[static_cast<size_t>(member)] + OffsetOf(flag, slot);

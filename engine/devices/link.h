@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the members of a process set reach each other's memory on a device. Each has an arena there, a few slots, mapped
-// by all others; and flags for each slot in a page of the host's shared memory, which streams of all members' devices
-// write and wait for, and hosts look at.
+// Access of a process set's members to each other's memory on a device. Each member has an arena there, consisting of a
+// few slots, that all others map. For each slot there are flags in a page of shared host memory: streams of all
+// members' devices write them and wait for them, and host threads read them.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ namespace hvd {
 
 class DeviceLink {
  public:
-  // The members' pages of flags; a page of its own for each, on a border.
+  // Size of the members' pages of flags; each member has an aligned page of its own.
   static constexpr size_t kPageBytes = 4096;
   static constexpr int kMostSlots = 64;
   enum Flag { kFilled, kRead };
 
-  // What a member tells the others of itself.
+  // Information that a member sends to the others.
   struct Passport {
     CudaUuid uuid;
     CudaHandle memory;
@@ -31,20 +31,20 @@ class DeviceLink {
     char why_not[128];
   };
 
-  // `pages`: by member. Our own is cleared when it is opened.
+  // `pages` are the pages by member. Open clears this member's own.
   DeviceLink(Device* device, std::vector<std::byte*> pages, int me, int slots, size_t slot_bytes);
   ~DeviceLink();
   DeviceLink(const DeviceLink&) = delete;
   DeviceLink& operator=(const DeviceLink&) = delete;
 
-  // Both are slow. Neither throws: what went wrong is in the passport, and in `why_not`.
+  // Both methods are slow. They do not throw; errors are in the peer info and in `why_not`.
   void Open();
   void Map(const std::vector<Passport>& all);
 
   Passport& passport() { return passport_; }
-  const std::string& why_not() const { return why_not_; }  // empty: all members' memory is reached
-  bool on_one_device() const { return on_one_device_; }    // then: and all of it is on the same
-  // There the members' work runs side by side, as all of them are told.
+  const std::string& why_not() const { return why_not_; }  // empty if all members' memory can be accessed
+  bool on_one_device() const { return on_one_device_; }    // valid if why_not() is empty: all memory is on one device
+  // Return true if all members report that the device runs their work side by side.
   bool runs_together() const { return on_one_device_ && runs_together_; }
   Device& device() const { return *device_; }
   int members() const { return members_; }
@@ -54,13 +54,13 @@ class DeviceLink {
     return arenas_[static_cast<size_t>(member)] + static_cast<size_t>(slot) * slot_bytes_;
   }
 
-  // Values grow, and may wrap around.
+  // Return true if the flag has reached `value`. Values only grow, and may wrap around.
   bool IsRaised(int member, Flag flag, int slot, uint32_t value) const;
-  // Both put something on the stream, and want a Scope.
+  // Put a write of the flag, or a wait for it, on the stream. Call inside a Scope.
   void RaiseFlag(Flag flag, int slot, uint32_t value, CudaStream stream) const;
   void AwaitFlag(int member, Flag flag, int slot, uint32_t value, CudaStream stream) const;
 
-  // Whoever waits for this value, or for one not far from it, waits no longer: a member is lost.
+  // Release all streams that wait for `value` or a value close to it, because a member is lost.
   void LetGo(uint32_t value) const;
 
  private:
@@ -76,7 +76,7 @@ class DeviceLink {
   std::vector<std::byte*> pages_;
   int members_, me_, slots_;
   size_t slot_bytes_;
-  std::vector<CudaAddress> arenas_, flags_;  // by member: as the device reaches them
+  std::vector<CudaAddress> arenas_, flags_;  // by member, as addresses of this device
   Passport passport_{};
   bool runs_together_ = true;
   std::string why_not_;

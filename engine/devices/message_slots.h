@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a GPU through which messages go from one rank to another of its host: a few slots, which the sender fills
-// and the receiver, which has them mapped, empties. Tensors may so lie in any memory, and nobody keeps another's
-// mapped: what is mapped is not free when its owner frees it.
+// GPU memory through which messages travel between two ranks of one host: a few slots, which the sender fills and the
+// receiver, which has mapped them, empties. So tensors may lie in any memory, and no rank keeps another's tensors
+// mapped; mapped memory would not become free when its owner frees it.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace hvd {
 
 class MessageSlots {
  public:
-  // How others of the host reach them.
+  // Handle by which other ranks of the host map the slots.
   struct Card {
     CudaHandle memory;
     uint64_t slot_bytes, slots;
@@ -26,13 +26,14 @@ class MessageSlots {
     static bool Decode(std::string_view bytes, Card* card);
   };
 
-  // A copy that was put on the device's stream for messages.
+  // Copy that was put on the device's stream for messages.
   struct Piece {
     std::shared_ptr<DeviceMark> mark;
     size_t length;
   };
 
-  // The sender's: memory is allocated. The receiver's: it is mapped. Both take long: the worker does it.
+  // Create the slots: the sender allocates memory (Make) and the receiver maps it (Map). Both are slow and run on the
+  // worker.
   static std::shared_ptr<MessageSlots> Make(Devices* devices, Device* device, int slots, size_t slot_bytes);
   static std::shared_ptr<MessageSlots> Map(Devices* devices, Device* device, const Card& card);
   ~MessageSlots();
@@ -40,11 +41,11 @@ class MessageSlots {
   MessageSlots& operator=(const MessageSlots&) = delete;
 
   Device* device() const { return device_; }
-  // Whether what follows is known.
+  // Return true once the slots are ready or have failed; the getters below are valid from then on.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  const std::string& why_not() const { return why_not_; }  // empty: they are there
+  const std::string& why_not() const { return why_not_; }  // empty if the slots are ready
   const Card& card() const { return card_; }
-  // From the tensor to a slot, or back: as much of what is left as a slot holds.
+  // Copy from the tensor to a slot, or back: as many of the `left` bytes as a slot holds.
   Piece Fill(uint64_t index, const std::byte* tensor, size_t left) const;
   Piece Empty(uint64_t index, std::byte* tensor, size_t left) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL, opened when the members of a process set first want it and never before: one that the framework has loaded
-// already is taken. What is declared here is the stable part of its binary interface, from 2.14 on; RCCL has the same.
+// NCCL, opened when the members of a process set first need it. If the framework has loaded NCCL already, that one is
+// used. The declarations are the stable part of its binary interface since 2.14; RCCL has these functions too.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace hvd {
 
 using NcclComm = struct NcclCommOpaque*;
 
-struct NcclId {  // by which members of a communicator find each other
+struct NcclId {  // lets the members of a communicator find each other
   char bytes[128];
 };
 
-// As it was in 2.14: newer versions take what is missing for unset.
+// Configuration as of 2.14; newer versions treat missing fields as unset.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -41,7 +41,7 @@ enum NcclType : int {
   kNcclBfloat16 = 9,
   kNcclNoType = -1,
 };
-enum : int { kNcclOnHost = 1 };  // where a factor lies
+enum : int { kNcclOnHost = 1 };  // the factor lies in host memory
 
 // X(name in the table, name in the library, parameters)
 #define HVD_NCCL_FUNCTIONS(X)                                                                          \
@@ -64,10 +64,11 @@ enum : int { kNcclOnHost = 1 };  // where a factor lies
   X(send, "ncclSend", (const void*, size_t, int, int, NcclComm, CudaStream))                           \
   X(receive, "ncclRecv", (void*, size_t, int, int, NcclComm, CudaStream))
 
-// Where it is looked for, by the first who opens it.
+// Where the first caller of Open looks for NCCL.
 struct NcclFiles {
-  std::string named;    // if not empty, nowhere else
-  std::string bundled;  // of a wheel, if none is loaded; empty, or not to be opened: what the system finds
+  std::string named;  // if not empty, the only place
+  // Library from a wheel, used if none is loaded; if this is empty or fails to open, the system's library is used.
+  std::string bundled;
 };
 
 struct Nccl {
@@ -78,15 +79,15 @@ struct Nccl {
   const char* (*last_error)(NcclComm) = nullptr;
   int version = 0;  // 22809 is 2.28.9
 
-  // The one of this process; null, and why, if there is none. The first call opens it, which may take a while.
+  // Return the NCCL of this process, or null with the reason in `why`. The first call opens it and may take a while.
   static const Nccl* Open(const NcclFiles& files, std::string* why);
-  // "unhandled system error: ..." with what is known of the communicator, which may be null.
+  // Return e.g. "unhandled system error: ..." with details from the communicator, which may be null.
   std::string Describe(int result, NcclComm comm) const;
 };
 
-// "2.28.9"
+// Return e.g. "2.28.9".
 std::string NcclVersionText(int version);
-// kNcclNoType: it cannot add elements of that type.
+// Return NCCL's type, or kNcclNoType if NCCL cannot sum elements of this type.
 NcclType NcclTypeOf(DType dtype);
 
 }  // namespace hvd

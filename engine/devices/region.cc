@@ -8,7 +8,8 @@
 namespace hvd {
 namespace {
 
-// The driver cuts small allocations from larger blocks, and would hand out the whole block.
+// Granularity of exported memory: the driver cuts small allocations from larger blocks and would export the whole
+// block.
 constexpr size_t kExported = size_t{2} << 20;
 
 size_t WholeBlocks(size_t bytes) { return std::max(kExported, (bytes + kExported - 1) / kExported * kExported); }
@@ -31,7 +32,7 @@ DeviceRegion::~DeviceRegion() {
   if (cuda_.context_push(context_) == kCudaSuccess) {
     int mode = kCudaCaptureRelaxed;  // as in Device::Scope
     cuda_.capture_mode(&mode);
-    cuda_.memory_free(address_);  // after all that has been put on streams
+    cuda_.memory_free(address_);  // waits for all work that is on streams
     cuda_.capture_mode(&mode);
     CudaContext before;
     cuda_.context_pop(&before);
@@ -57,7 +58,7 @@ void DeviceRegions::Unshare(int process_set) {
   shared_.erase(process_set);
 }
 
-// One that nobody else holds any more.
+// Return the smallest region of sufficient size that has no owner any more.
 std::shared_ptr<DeviceRegion> DeviceRegions::FindSpare(int ordinal, size_t bytes) {
   std::shared_ptr<DeviceRegion> best;
   for (auto& [device, regions] : regions_) {
@@ -84,7 +85,7 @@ std::shared_ptr<DeviceRegion> DeviceRegions::Allocate(int process_set, int ordin
     spare = FindSpare(ordinal, bytes);
     if (!spare) number = numbers_++;
   }
-  if (spare) {  // streams may still have to do with the tensors that were there
+  if (spare) {  // streams may still be using the tensors that were there
     const Device::Scope scope(*device);
     device->Check(device->cuda().context_synchronize(), "wait for");
     return spare;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device for tensors, which other ranks may map. It outlives its world: it goes with the last tensor in it.
-// While the world lives it is kept even then, since others have it mapped, and used for the next that want as much.
+// Device memory for tensors that other ranks may map. It outlives its world, because it is freed with the last tensor
+// in it. While the world lives it is kept even then, because other ranks have it mapped; it is reused for the next
+// request of that size.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +20,7 @@ namespace hvd {
 
 class DeviceRegion {
  public:
-  // Slow. Throws DeviceError.
+  // Allocate and export the memory. This is slow and throws DeviceError.
   DeviceRegion(Device* device, int64_t number, size_t bytes);
   ~DeviceRegion();
   DeviceRegion(const DeviceRegion&) = delete;
@@ -30,15 +31,15 @@ class DeviceRegion {
   size_t bytes() const { return bytes_; }
   const CudaHandle& handle() const { return handle_; }
   int ordinal() const { return ordinal_; }
-  // It is left to the end of the process: see Device::Abandon.
+  // Leave the memory allocated until the process ends; see Device::Abandon.
   void Abandon() { abandoned_.store(true); }
 
  private:
-  const Cuda& cuda_;  // the device itself may be gone before us
+  const Cuda& cuda_;  // the Device object may be destroyed earlier
   const int ordinal_;
   const int64_t number_;
   const size_t bytes_;
-  const pid_t process_;  // a child that was forked has no device
+  const pid_t process_;  // a forked child must not free device memory
   int device_ = 0;
   CudaContext context_ = nullptr;
   CudaAddress address_ = 0;
@@ -46,7 +47,7 @@ class DeviceRegion {
   std::atomic<bool> abandoned_{false};
 };
 
-// A tensor's place: which region of its owner's, and where in it.
+// Location of a tensor: the number of a region of its owner, and the offset in it.
 struct DevicePlace {
   static constexpr int kOffsetBits = 40;
   static constexpr size_t kMostBytes = size_t{1} << kOffsetBits;
@@ -56,7 +57,7 @@ struct DevicePlace {
   static DevicePlace Of(int64_t place) { return {place >> kOffsetBits, static_cast<size_t>(place) & (kMostBytes - 1)}; }
 };
 
-// Those that this process has made in one world. Any thread.
+// Regions that this process has created in one world. Any thread may use them.
 class DeviceRegions {
  public:
   DeviceRegions() = default;
@@ -64,20 +65,20 @@ class DeviceRegions {
   DeviceRegions(const DeviceRegions&) = delete;
   DeviceRegions& operator=(const DeviceRegions&) = delete;
 
-  // The members of a process set reach each other's memory on one device, so that regions gain them something.
+  // Record that the members of a process set share `device`, so that regions are useful to them.
   void Share(int process_set, Device* device);
   void Unshare(int process_set);
-  // A region of at least so many bytes; null unless the set's members are known to share the device. It is the caller's
-  // until it drops it. Slow. Throws DeviceError.
+  // Return a region of at least `bytes`, or null unless the set's members are known to share the device. It belongs to
+  // the caller until the caller drops it. This is slow and throws DeviceError.
   std::shared_ptr<DeviceRegion> Allocate(int process_set, int ordinal, size_t bytes);
-  // -1: it is in none, or on no border of kUnit bytes.
+  // Return the location of `data`, or -1 if it is in no region or not aligned to kUnit bytes.
   int64_t PlaceOf(const void* data, size_t bytes);
   std::shared_ptr<DeviceRegion> Find(int64_t number);
 
  private:
   std::shared_ptr<DeviceRegion> FindSpare(int ordinal, size_t bytes);
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<int, Device*> shared_;
   std::map<Device*, std::vector<std::shared_ptr<DeviceRegion>>> regions_;
   int64_t numbers_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread for what may keep one waiting: allocating, mapping, loading, and copies that the host waits for. Whoever
-// drives the engine must never do that, for heartbeats would stop.
+// Thread for operations that may block: allocating, mapping, loading, and copies that the host waits for. The thread
+// that drives the engine must not run them, because its heartbeats would stop.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@ class DeviceWorker {
  public:
   struct Job {
     std::function<void()> run;
-    std::string error;  // before `done`; empty: it went well
+    std::string error;  // set before `done`; empty on success
     std::atomic<bool> done{false};
   };
 
   // `wake` is called after each job.
   DeviceWorker(const char* name, std::function<void()> wake);
   std::shared_ptr<Job> Put(std::function<void()> run);
-  // Before all that waits.
+  // Queue a job before all waiting ones.
   std::shared_ptr<Job> PutFirst(std::function<void()> run);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scripts/fuzz builds this with clang's libFuzzer.
+// Entry point for clang's libFuzzer; scripts/fuzz builds it.
 #include "fuzz/wire_fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

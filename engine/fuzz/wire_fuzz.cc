@@ -77,7 +77,7 @@ void ParseControl(std::string_view input) {
   RoundTrip<Deadlock>(input);
 }
 
-// Two ends of a stream, as between two ranks.
+// Two ends of a stream.
 struct Pair {
   int ends[2] = {-1, -1};
   Pair() {
@@ -86,7 +86,8 @@ struct Pair {
   ~Pair() {
     for (int end : ends) close(end);
   }
-  // What does not fit into the socket's buffer is left out: the reader sees a stream that ends early.
+  // Write `bytes` and end the stream. Bytes that do not fit into the socket's buffer are dropped, so that the reader
+  // sees a stream that ends early.
   void Say(std::string_view bytes) {
     (void)!send(ends[0], bytes.data(), bytes.size(), MSG_NOSIGNAL);
     shutdown(ends[0], SHUT_WR);
@@ -104,7 +105,7 @@ void ParseFrames(std::string_view input) {
   while (reader.Next(&message) == FrameReader::Result::kMessage) continue;
 }
 
-// True frames of which one byte may be changed on the way: what is read is what was written, up to the change.
+// Write valid frames and possibly change one byte. The reader must return what was written, up to the change.
 void TamperWithFrames(std::string_view input) {
   FrameWriter writer(kKey);
   std::vector<std::string_view> payloads;
@@ -132,7 +133,7 @@ void TamperWithFrames(std::string_view input) {
   if ((read == payloads.size()) != (at == bytes.size())) std::abort();
 }
 
-// No input opens a stream: neither end is ready without the secret, and none reads beyond the handshake.
+// Check that no input opens a stream: neither end becomes ready without the secret.
 void Knock(std::string_view input) {
   ConnectorIdentity me;
   me.world_id = "world";
@@ -154,7 +155,8 @@ void ParseEverything(const uint8_t* data, size_t size) {
   RoundTrip<Request>(input);
   RoundTrip<Record>(input);
   ParseControl(input);
-  // Socket pairs cost a hundred times more than all the rest: not for every input, but always for the same ones.
+  // Socket pairs are a hundred times slower than the rest, so use them for some inputs only, chosen by the contents of
+  // the input.
   uint32_t sum = 0;
   for (size_t i = 0; i < size; ++i) sum = sum * 31 + data[i];
   if (size == 0 || sum % 128) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that parses bytes from another rank, fed with one input. Used by libFuzzer and by the unit tests alike.
+// Fuzz test of all code that parses bytes from another rank. libFuzzer and the unit tests use it.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace hvd::fuzz {
 
-// Must return for every input, without touching a byte outside it or allocating beyond a small multiple of its size.
-// What decodes must encode to something that decodes to the same again.
+// Parse one input in every way. This must return for every input, and must not access a byte outside it or allocate
+// more than a small multiple of its size. A message that decodes must encode to bytes that decode to an equal message.
 void ParseEverything(const uint8_t* data, size_t size);
 
 }  // namespace hvd::fuzz

@@ -17,7 +17,7 @@ int64_t Now() {
       .count();
 }
 
-// What ranks agree upon and the timeline has a name for.
+// Return true for the negotiated operations that the timeline shows.
 bool IsShown(OpKind kind) { return MovesTensor(kind) || kind == OpKind::kBarrier; }
 
 }  // namespace

@@ -10,11 +10,11 @@ namespace hvd {
 namespace {
 
 constexpr size_t kKeptOfLongName = 160;
-constexpr int kThread = 1;  // not 0: viewers take that for the idle thread of the machine
+constexpr int kThread = 1;  // not 0, which viewers take for the idle thread of the machine
 
 std::string OperationName(const Moment& moment) { return moment.adasum ? "ADASUM" : NameOf(moment.kind); }
 
-// As the activities of Horovod are spelled.
+// Return the name of a transfer, spelled like Horovod's activities.
 std::string TransferName(const Moment& moment) {
   const std::string transport = std::string(moment.text) + "_";
   if (moment.adasum) return transport + "ADASUM_ALLREDUCE";
@@ -42,7 +42,7 @@ constexpr CounterTrack kCounterTracks[] = {
     {"shared memory bytes", "read", "written", &TrafficSums::memory_read, &TrafficSums::memory_written, false},
 };
 
-// Such a tensor never comes again under its name.
+// Return true for a generated name, which never occurs again.
 bool IsNumbered(std::string_view name) { return name.find(".noname.") != std::string_view::npos; }
 
 }  // namespace
@@ -54,7 +54,8 @@ void Moment::SetName(std::string_view tensor) {
     return;
   }
   size_t kept = kKeptOfLongName;
-  while (kept > 0 && (static_cast<unsigned char>(tensor[kept]) & 0xc0) == 0x80) --kept;  // between characters
+  // Do not cut inside a UTF-8 character.
+  while (kept > 0 && (static_cast<unsigned char>(tensor[kept]) & 0xc0) == 0x80) --kept;
   std::memcpy(name, tensor.data(), kept);
   const size_t hash = std::hash<std::string_view>()(tensor);
   const int more = std::snprintf(name + kept, kMostName - kept, "...#%016zx", hash);
@@ -69,7 +70,7 @@ Trace::Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_ep
 }
 
 void Trace::Add(const Moment& moment) {
-  if (moment.time_ns < start_ns_) return;  // left over from before
+  if (moment.time_ns < start_ns_) return;  // left over from an earlier recording
   last_ns_ = moment.time_ns;
   if (moment.what == Moment::What::kCycle) return Emit('i', 0, moment.time_ns, "CYCLE_START", ",\"s\":\"g\"");
   std::string name(moment.name, moment.name_size);
@@ -88,7 +89,7 @@ Trace::Tensor& Trace::TensorNamed(const std::string& name) {
   return tensor;
 }
 
-// One event, complete in itself: it may come long after it began, when later moments have been written.
+// Add a span as one complete event, because it may be added long after it began, when later moments have been written.
 void Trace::Add(const Span& span) {
   if (span.began_ns < start_ns_) return;
   const int64_t took_ns = std::max<int64_t>(span.ended_ns - span.began_ns, 0);
@@ -97,12 +98,13 @@ void Trace::Add(const Span& span) {
                 static_cast<int>(took_ns % 1000));
   std::string quoted;
   AppendJsonString(span.name, &quoted);
-  const std::string_view name = std::string_view(quoted).substr(1, quoted.size() - 2);  // Emit has the quotes
+  // Remove the quotes, because Emit adds them.
+  const std::string_view name = std::string_view(quoted).substr(1, quoted.size() - 2);
   Emit('X', TensorNamed(span.row).pid, span.began_ns, name, more);
 }
 
-// Counters have a process of their own, because the times of one process's events have to ascend and moments from
-// before `time_ns` may still be in the queue.
+// Show the counters in a process of their own. The times of one process's events must ascend, and moments from before
+// `time_ns` may still be queued.
 void Trace::Add(const TrafficSums& traffic, int64_t time_ns) {
   for (const CounterTrack& track : kCounterTracks) {
     const uint64_t first = traffic.*track.first, second = traffic.*track.second;
@@ -160,12 +162,14 @@ void Trace::Activity(Tensor* tensor, const Moment& moment, const std::string& na
 
 void Trace::Done(Tensor* tensor, const Moment& moment) {
   if (tensor->phase == Phase::kIdle) return;
-  if (tensor->phase == Phase::kNegotiating) Operate(tensor, moment);  // a barrier is over once it is agreed
+  // A barrier is done as soon as all ranks are ready.
+  if (tensor->phase == Phase::kNegotiating) Operate(tensor, moment);
   Close(tensor, moment.time_ns, Arguments(moment));
   ShowEarly(tensor, moment);
 }
 
-// A quick rank reports a tensor for the next step while this one still runs here: its slices would cross.
+// Show the reports of quick ranks that announced this tensor for the next step while it was still running here. They
+// were held back, because their slices would have crossed this one.
 void Trace::ShowEarly(Tensor* tensor, const Moment& moment) {
   std::vector<int> early;
   early.swap(tensor->early);
@@ -177,7 +181,7 @@ void Trace::Begin(Tensor* tensor, int64_t time_ns, std::string_view name) {
   Emit('B', tensor->pid, tensor->began_ns, name);
 }
 
-// Viewers sort by time and let an end come before a beginning of the same moment: no slice may take no time at all.
+// End a slice at least 1 ns after its beginning: viewers sort by time and put an end before a beginning of equal time.
 void Trace::End(Tensor* tensor, int64_t time_ns, std::string_view arguments) {
   tensor->latest_ns = std::max({time_ns, tensor->latest_ns, tensor->began_ns + 1});
   Emit('E', tensor->pid, tensor->latest_ns, {}, arguments);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns what happened to tensors into Chrome trace events: each tensor is a "process" whose slices nest properly, even
-// when moments are missing because recording began late or could not keep up.
+// Conversion of trace moments to Chrome trace events. Each tensor is a "process" whose slices nest properly, even if
+// moments are missing because recording began late or could not keep up.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 
 namespace hvd {
 
-// One thing that happened, as it is handed to the thread that writes: plain memory, so that handing over is a copy.
+// One event of a tensor, passed to the writer thread. It is plain memory, so that passing it is a copy.
 struct Moment {
   enum class What : uint8_t {
     kReady,     // `rank` reported the tensor
-    kAgreed,    // all are ready: the operation begins
+    kAgreed,    // all ranks are ready, and the operation begins
     kActivity,  // the operation enters the phase named `text`
     kTransfer,  // bytes begin to move, over the transport named `text`
     kDone,
     kFailed,
-    kLeft,  // the others run it without this rank, which has joined
+    kLeft,  // the other ranks run it without this one, which has joined
     kCycle,
   };
   static constexpr size_t kMostDimensions = 8;
@@ -35,38 +35,39 @@ struct Moment {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kFloat32;
   bool adasum = false;
-  uint8_t dimensions = 0;  // more than kMostDimensions: the rest is left out
+  uint8_t dimensions = 0;  // dimensions above kMostDimensions are not stored
   uint16_t name_size = 0;
   int32_t set = 0;
   int32_t rank = 0;
-  int64_t time_ns = 0;         // of the steady clock
-  const char* text = nullptr;  // a literal
+  int64_t time_ns = 0;         // on the steady clock
+  const char* text = nullptr;  // a string literal
   int64_t shape[kMostDimensions];
   char name[kMostName];
 
-  // Longer names are cut and get a hash instead of what is missing, so that they still differ.
+  // Store the name. A long name is cut and gets a hash of the whole, so that different names stay different.
   void SetName(std::string_view tensor);
 };
 
-// What the program did itself: its own time, and nobody else's.
+// Activity of the program itself, which belongs to no tensor.
 struct Span {
   std::string name;
-  int64_t began_ns = 0, ended_ns = 0;  // of the steady clock
+  int64_t began_ns = 0, ended_ns = 0;  // on the steady clock
   std::string row = "(program)";
 };
 
 class Trace {
  public:
-  // `file` is open and empty; times in the trace count from `start_ns` of the steady clock.
+  // `file` must be open and empty. Times in the trace count from `start_ns` of the steady clock.
   Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_epoch_us);
 
   void Add(const Moment& moment);
   void Add(const Span& span);
-  // Adds an event to the track of each pair of byte counters that has changed since the last call.
+  // Add an event to the track of each pair of byte counters that has changed since the last call.
   void Add(const TrafficSums& traffic, int64_t time_ns);
-  // As of the last moment that was added: later ones may be waiting already.
+  // Record the number of dropped moments at the time of the last moment added, because later moments may already be
+  // queued.
   void AddDropped(uint64_t count);
-  // Ends every open slice.
+  // End every open slice.
   void Finish(int64_t time_ns);
 
  private:
@@ -75,9 +76,9 @@ class Trace {
     int pid = 0;
     Phase phase = Phase::kIdle;
     bool in_activity = false;
-    int64_t began_ns = 0;    // the latest slice
-    int64_t latest_ns = 0;   // of all its events
-    std::vector<int> early;  // ranks that reported it again before it was done here
+    int64_t began_ns = 0;    // start of the latest slice
+    int64_t latest_ns = 0;   // time of the latest event
+    std::vector<int> early;  // ranks that reported the tensor again before it was done on this rank
   };
 
   Tensor& TensorNamed(const std::string& name);
@@ -96,7 +97,7 @@ class Trace {
   TraceFile* file_;
   int64_t start_ns_, last_ns_;
   int last_pid_ = 0;
-  TrafficSums traffic_;  // as of the latest events
+  TrafficSums traffic_;  // values of the latest counter events
   std::unordered_map<std::string, Tensor> tensors_;
   std::string event_;
 };

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::string_view kStart = "[\n";
 constexpr std::string_view kEnd = "\n]\n";
-constexpr std::string_view kSeparator = ",\n";  // nowhere else: strings hold no line ends
+constexpr std::string_view kSeparator = ",\n";  // occurs nowhere else, because strings contain no line ends
 
-// Length of the valid UTF-8 sequence at the start of `text`, 0 if there is none.
+// Return the length of the valid UTF-8 sequence at the start of `text`, or 0 if there is none.
 size_t SequenceLength(std::string_view text) {
   const auto byte = [&text](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned lead = byte(0);
@@ -28,13 +28,13 @@ size_t SequenceLength(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Too long for what they say, surrogates, and what lies beyond Unicode.
+  // Reject overlong encodings, surrogates, and code points beyond Unicode.
   if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0)) return 0;
   if ((lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90)) return 0;
   return length;
 }
 
-// How many bytes of whole events, with the array's end behind them, fit into `room`; at least one event.
+// Return how many bytes of whole events, together with the array's end, fit into `room`; at least one event.
 size_t SizeOfPiece(std::string_view events, size_t room) {
   size_t size = 0;
   while (size < events.size()) {
@@ -68,7 +68,7 @@ void AppendJsonString(std::string_view text, std::string* out) {
 }
 
 Status TraceFile::Open(const std::string& path) {
-  // Not blocking: a pipe without a reader is refused instead of waited for.
+  // Open without blocking, so that a pipe without a reader is refused.
   fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd_ < 0) return Status::Failed("cannot write '" + path + "': " + std::strerror(errno));
   end_ = 0;
@@ -88,7 +88,8 @@ void TraceFile::Add(std::string_view event) {
   first_ = false;
 }
 
-// Each piece takes its own end with it, which the next one overwrites: between two pieces the array is complete.
+// Write in pieces, each with the array's end, which the next piece overwrites. So the array is complete between two
+// pieces.
 Status TraceFile::Flush() {
   Status status = Status::Ok();
   std::string_view rest = pending_;
@@ -100,7 +101,7 @@ Status TraceFile::Flush() {
   }
   pending_.clear();
   if (status.ok()) return status;
-  // What was there needs no more room than it had, so this works on a full disk too.
+  // Restore the array's end. It needs no more space than the file had before, so this works on a full disk too.
   if (end_ > 0 && Write(kEnd).ok()) {
     [[maybe_unused]] const int ignored = ftruncate(fd_, static_cast<off_t>(end_ + kEnd.size()));
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON array in a file that grows by whole events and is complete after every write. A write stays inside one page of
-// the file wherever it can: the kernel does not cut that. The few that must move the array's end to the next page can
-// lose it to a kill in that very microsecond, but no event: events never cross pages.
+// File with a JSON array that grows by whole events and is complete after every write. A write stays inside one page of
+// the file wherever possible, because the kernel does not interrupt that. A write that must move the array's end to the
+// next page can lose that end if the process is killed in that moment, but no event is lost, because events never cross
+// pages.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +16,21 @@ namespace hvd {
 
 class TraceFile {
  public:
-  static constexpr size_t kPage = 4096;  // the kernel copies page by page, and may stop between two when killed
+  // Page size: the kernel copies page by page, and may stop between two pages if the process is killed.
+  static constexpr size_t kPage = 4096;
 
   TraceFile() = default;
   ~TraceFile() { CloseDescriptor(); }
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Makes the file an empty array. What was in it is lost.
+  // Make the file an empty array; its previous contents are lost.
   Status Open(const std::string& path);
-  // Adds one JSON object of at most kPage - 2 bytes to the next Flush.
+  // Queue one JSON object of at most kPage - 2 bytes for the next Flush.
   void Add(std::string_view event);
   size_t pending() const { return pending_.size(); }
-  // Writes what was added, and the end of the array behind it. On failure the file keeps what found
-  // room, is complete, and is closed.
+  // Write the queued events, followed by the end of the array. On failure, the file keeps the events that fitted, is a
+  // complete array, and is closed.
   Status Flush();
   void CloseDescriptor();
 
@@ -36,12 +38,13 @@ class TraceFile {
   Status Write(std::string_view data);
 
   int fd_ = -1;
-  uint64_t end_ = 0;  // where the array's end is, which the next write overwrites
+  uint64_t end_ = 0;  // position of the array's end, which the next write overwrites
   bool first_ = true;
   std::string pending_;
 };
 
-// `text` between quotes. Control characters are escaped; bytes that are not UTF-8 become the replacement character.
+// Append `text` in quotes. Control characters are escaped, and bytes that are not UTF-8 become the replacement
+// character.
 void AppendJsonString(std::string_view text, std::string* out);
 
 }  // namespace hvd

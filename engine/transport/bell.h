@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank is woken: a flag in its arena says whether and how it sleeps, an eventfd that its local peers hold wakes
-// it. Ringing an awake peer costs one load. A peer with nothing under way sleeps soundly: only messages wake it.
+// Wake-up of a rank by its local peers: a flag in the rank's arena shows whether it sleeps, and writing to its eventfd
+// wakes it. For a rank that is awake, this costs one load. An idle rank is woken only for messages; a rank that waits
+// in a collective (kHungry) is also woken for data.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -16,19 +17,21 @@ struct Bell {
   std::atomic<uint32_t>* asleep = nullptr;
   int fd = -1;
 
-  // The caller has made its change visible and passed a seq_cst fence, so that either we see the flag or the sleeper,
-  // which sets the flag before its last look, sees the change.
+  // Wake the rank if it sleeps. The caller must have published its change and passed a seq_cst fence. Then either this
+  // call sees the flag, or the rank sees the change, because a rank sets the flag before it checks for changes a last
+  // time.
   void Ring() const {
     if (asleep->load(std::memory_order_relaxed) == kAwake) return;
     if (asleep->exchange(kAwake, std::memory_order_relaxed) != kAwake) Force();
   }
-  // For data: only a rank in the middle of a collective cares.
+  // Wake the rank if it sleeps in a collective; use this for data, which an idle rank does not need.
   void RingIfHungry() const {
     if (asleep->load(std::memory_order_relaxed) == kHungry) Ring();
   }
   void Force() const {
     uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = write(fd, &one, sizeof one);  // full means it is ringing already
+    // A full counter means that a wake-up is pending already.
+    [[maybe_unused]] ssize_t written = write(fd, &one, sizeof one);
   }
   void Silence() const {
     uint64_t count;

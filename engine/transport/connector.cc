@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The TCP connector: one listening socket, handshakes under way on it, dials, and streams that wait to be taken.
+// TCP implementation: one listening socket, handshakes in progress, dials, and established streams that are not taken
+// yet.
 #include "transport/connector.h"
 
 #include <netinet/in.h>
@@ -24,7 +25,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstBackoff{1};
 constexpr milliseconds kLastBackoff{200};
 constexpr milliseconds kKnockAgain{100};
-constexpr milliseconds kAcceptRetry{100};  // when the process is out of descriptors
+// Delay after accept failed, e.g. because the process has no free descriptors.
+constexpr milliseconds kAcceptRetry{100};
 
 auto Tied(const StreamKey& key) { return std::tie(key.peer, key.channel, key.epoch, key.lane, key.stream); }
 
@@ -47,7 +49,7 @@ class TcpConnector final : public Connector {
   uint64_t refused() const override { return refused_; }
 
  private:
-  struct Knock {  // a connection that carries nothing: only whether it is refused
+  struct Knock {  // a probe connection that carries no data and only shows whether it is refused
     Fd fd;
     Clock::time_point next;
     int refusals = 0;
@@ -65,9 +67,9 @@ class TcpConnector final : public Connector {
     std::optional<Handshake> handshake;
     Clock::time_point started, deadline, next_attempt;
     milliseconds unanswered{0};
-    Clock::time_point answer_due = Clock::time_point::max();  // when the peer's host must hold a connection
+    Clock::time_point answer_due = Clock::time_point::max();  // time by which the peer's host must have answered
     milliseconds backoff = kFirstBackoff;
-    std::string problem;  // of the last attempt that ended
+    std::string problem;  // reason for which the last attempt failed
     Status failure;
     Stream stream;
   };
@@ -97,7 +99,8 @@ class TcpConnector final : public Connector {
   std::map<StreamKey, Stream> offered_;
   std::map<StreamKey, Dial> dials_;
   std::map<int, Knock> knocks_;
-  Clock::time_point accept_again_ = Clock::time_point::max();  // connections may wait that no edge will announce
+  // Time of the next accept without an event, because no edge announces connections that are already waiting.
+  Clock::time_point accept_again_ = Clock::time_point::max();
   std::atomic<uint64_t> refused_{0};
 };
 
@@ -131,7 +134,7 @@ void TcpConnector::Drop(Fd* fd) {
 bool TcpConnector::Progress() {
   if (closed_) return false;
   const Clock::time_point now = Clock::now();
-  bool moved = AdvanceIncoming(now);  // first: it makes room for new ones
+  bool moved = AdvanceIncoming(now);  // first, because it makes room for new connections
   moved |= AcceptNew(now);
   for (auto& [key, dial] : dials_) moved |= Advance(key, &dial, now);
   return moved;
@@ -154,13 +157,14 @@ bool TcpConnector::AcceptNew(Clock::time_point now) {
   bool moved = false;
   accept_again_ = Clock::time_point::max();
   for (size_t accepted = 0;; ++accepted) {
-    if (accepted == limits.handshakes) {  // a flood must not keep the driver here
+    if (accepted == limits.handshakes) {  // limits the time that a flood of connections can keep the driver here
       accept_again_ = now;
       break;
     }
-    if (!HasInput(listener_.get())) break;  // an accept that finds nothing costs ten times as much
+    if (!HasInput(listener_.get())) break;  // a check is ten times cheaper than an accept that finds no connection
     if (incoming_.size() >= limits.handshakes) {
-      // Peers are done in a moment; whoever has been here longest is most likely a stranger. A peer dials again.
+      // Drop the oldest connection: handshakes with peers take a moment, so it is most likely a stranger. A dropped
+      // peer dials again.
       Drop(&incoming_.front().fd);
       incoming_.pop_front();
       ++refused_;
@@ -194,12 +198,12 @@ bool TcpConnector::AdvanceIncoming(Clock::time_point now) {
   return moved;
 }
 
-// Sets `over` when the connection no longer needs its place in the list.
+// Advance one handshake; set `over` if the connection must be removed from the list.
 bool TcpConnector::AdvanceOne(Incoming* incoming, Clock::time_point now, bool* over) {
   const bool moved = incoming->handshake.Step();
   if (incoming->handshake.outcome() == Handshake::Outcome::kInProgress && now < incoming->deadline) return moved;
   *over = true;
-  // Only higher ranks dial: a key from below would be mistaken for one that we are to dial ourselves.
+  // Accept only higher ranks: this rank dials lower ones itself, and the two kinds of streams must not be confused.
   if (incoming->handshake.outcome() == Handshake::Outcome::kReady && incoming->handshake.key().peer > me_.rank) {
     Offer(incoming);
   } else {
@@ -209,7 +213,8 @@ bool TcpConnector::AdvanceOne(Incoming* incoming, Clock::time_point now, bool* o
   return true;
 }
 
-// A peer that lost its connection before it knew that it was accepted dials again: the newer one counts.
+// Make the stream available to Take. If the key has one already, replace it: a peer dials again only if it lost the
+// earlier connection before it knew that it was accepted.
 void TcpConnector::Offer(Incoming* incoming) {
   Stream& place = offered_[incoming->handshake.key()];
   Fd older(place.fd);
@@ -308,7 +313,8 @@ bool TcpConnector::Advance(const StreamKey& key, Dial* dial, Clock::time_point n
   return moved;
 }
 
-// A peer whose driver is slow, or frozen, is not unreachable: its kernel accepts connections, and acknowledges data.
+// Return true if the peer's kernel holds the connection and acknowledges data. A peer whose driver is slow or frozen is
+// still reachable.
 bool TcpConnector::IsAnswered(const Dial& dial) {
   return dial.fd && IsConnected(dial.fd.get()) && UnansweredFor(dial.fd.get()) < dial.unanswered;
 }
@@ -319,13 +325,14 @@ void TcpConnector::Attempt(const StreamKey& key, Dial* dial, Clock::time_point n
   if (connect(fd.get(), dial->address.get(), dial->address.size) != 0 && errno != EINPROGRESS) {
     return Pause(dial, ErrorText(errno), now);
   }
-  watcher_.add(fd.get());  // not earlier: epoll reports a socket that is not yet connecting as hung up
+  watcher_.add(fd.get());  // not before connect, because epoll reports an unconnected socket as hung up
   dial->fd = std::move(fd);
   dial->handshake = Handshake::Dial(dial->fd.get(), me_, key);
   dial->state = DialState::kShakingHands;
 }
 
-// A single attempt has no limit: it may wait in a full backlog, and another attempt would lose its place there.
+// Advance the handshake. A single attempt has no time limit, because a new one would lose its position in a full
+// backlog.
 void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_point now, bool* moved) {
   if (!dial->handshake->Step()) return;
   *moved = true;
@@ -404,7 +411,7 @@ Fd BindAndListen(const std::string& address, Status* status) {
     return {};
   }
   Fd fd = NewTcpSocket(local.storage.ss_family);
-  const int off = 0;  // "::" serves IPv4 too, whatever the system's default
+  const int off = 0;  // makes "::" accept IPv4 too, whatever the system's default is
   if (fd && local.storage.ss_family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (!fd || bind(fd.get(), local.get(), local.size) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
     *status = Status::Failed("cannot listen on " + address + ": " + ErrorText(errno));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Authenticated TCP streams between ranks, made when first needed. The higher rank dials, the lower one accepts.
-// Nothing blocks: every call does what can be done now. One thread at a time (the driver) uses it.
+// Authenticated TCP streams between ranks, opened on first use. The higher rank dials and the lower rank accepts. No
+// call blocks: each makes the progress that is possible now. Only one thread at a time, the driver, may use it.
 #pragma once
 
 #include <atomic>
@@ -18,11 +18,11 @@
 
 namespace hvd {
 
-// Which conversation a stream carries.
+// Purpose of a stream and the peer at its other end.
 struct StreamKey {
   int32_t peer = -1;     // global rank at the other end
-  uint32_t channel = 0;  // 0: control. Others: one for each lane owner (process set, point-to-point)
-  uint32_t epoch = 0;    // process set ids are reused; (channel, epoch) is not
+  uint32_t channel = 0;  // 0: control messages. Others: one for each owner of lanes (process set, point-to-point)
+  uint32_t epoch = 0;    // distinguishes process sets that reused the id `channel`
   uint16_t lane = 0;
   uint16_t stream = 0;
   bool operator<(const StreamKey& other) const;
@@ -36,63 +36,69 @@ struct ConnectorIdentity {
   std::string secret;
 };
 
-// An established stream. `fd` is non-blocking, TCP_NODELAY, CLOEXEC, and owned by whoever took it.
-// The two session keys (SipHash) are derived from the secret and both nonces; they authenticate control frames.
+// Established stream. `fd` is non-blocking, TCP_NODELAY and CLOEXEC, and belongs to the caller that took it. The two
+// SipHash session keys are derived from the secret and both nonces; they authenticate control frames.
 struct Stream {
   int fd = -1;
   uint64_t send_key[2] = {0, 0};
   uint64_t recv_key[2] = {0, 0};
 };
 
-// May be changed at any time; what has begun keeps the deadline it began with.
+// Limits, which may be changed at any time. A dial or handshake in progress keeps the deadline that it started with.
 struct ConnectorLimits {
-  std::chrono::milliseconds dial{30000};      // from the first Take of a key until it fails
-  std::chrono::milliseconds unanswered{0};    // a dial fails earlier if the peer's host answers nothing (0: no limit)
-  std::chrono::milliseconds handshake{5000};  // an accepted connection that is slower than this is dropped
-  size_t handshakes = 256;                    // accepted connections not yet authenticated; others wait in the backlog
+  std::chrono::milliseconds dial{30000};  // time from the first Take of a key until its dial fails
+  // Time after which a dial fails if the peer's host does not answer at all (0: no limit).
+  std::chrono::milliseconds unanswered{0};
+  // Time after which an accepted connection that is not authenticated is dropped.
+  std::chrono::milliseconds handshake{5000};
+  size_t handshakes = 256;  // maximum number of accepted connections that are not yet authenticated
 };
 
 class Connector {
  public:
-  // `add(fd)` is called for every descriptor that should wake the driver's epoll (edge triggered, both directions),
-  // `remove(fd)` before it is closed. A descriptor that is taken stays watched; bytes may wait in it already: read.
+  // Callbacks: `add(fd)` is called for each descriptor that should wake the driver's epoll (edge triggered, both
+  // directions), `remove(fd)` before it is closed. A descriptor stays watched after Take. Read it at once, because
+  // bytes may have arrived already.
   struct Watcher {
     std::function<void(int fd)> add;
     std::function<void(int fd)> remove;
   };
-  // `address` is numeric ("127.0.0.1", "::1", "0.0.0.0"); the kernel chooses the port. Null with `status` on failure.
+  // Listen on `address`, which is numeric ("127.0.0.1", "::1", "0.0.0.0"), at a port that the kernel chooses. On
+  // failure return null and set `status`.
   static std::unique_ptr<Connector> Listen(const ConnectorIdentity& me, const std::string& address, Watcher watcher,
                                            Status* status);
   virtual ~Connector() = default;
   virtual int port() const = 0;
-  // Where each rank listens. Must be set before the first Take.
+  // Set the address at which each rank listens. Call before the first Take.
   virtual void SetPeers(std::vector<std::pair<std::string, int>> address_and_port_by_rank) = 0;
 
-  // The stream for `key` if it is established: ownership of the fd passes to the caller (still watched). Otherwise
-  // fd == -1, and the first call for a key towards a lower rank starts to dial. A dial that was refused or timed out
-  // is retried until `limits.dial` (from the first call), after which `status` says why, at every further call too.
-  // After `limits.unanswered` a dial goes on only while the peer's kernel holds the connection and acknowledges data.
-  // A peer that proves that it knows the secret but belongs elsewhere (generation, version) is not asked twice.
+  // Return the stream for `key` if it is established; the caller then owns its fd, which stays watched. Otherwise
+  // return fd == -1; if the peer is a lower rank, the first call for the key starts to dial. A dial that is refused or
+  // times out is retried until `limits.dial` after the first call; then this and every further call sets `status`.
+  // After `limits.unanswered`, a dial continues only while the peer's kernel holds the connection and acknowledges
+  // data. A peer that knows the secret but belongs to another world, generation, rank or version is not dialed again.
   virtual Stream Take(const StreamKey& key, Status* status) = 0;
-  // Streams that peers have opened towards us for a key that nobody asked for yet, e.g. to learn that a peer wants a
-  // control link. They stay until taken.
+  // Return the keys of streams that peers have opened and that this rank has not taken yet. They tell, for example,
+  // that a peer wants a control link.
   virtual std::vector<StreamKey> Offered() const = 0;
 
-  // Advances accepts, dials and handshakes; true if anything moved: call it again before sleeping then.
+  // Advance accepts, dials and handshakes. Return true if any progressed; then call again before sleeping.
   virtual bool Progress() = 0;
-  // How long the driver may sleep if no watched descriptor wakes it: retries and limits need a clock. max(): for ever.
+  // Return how long the driver may sleep if no watched descriptor wakes it, because retries and limits depend on time.
+  // max() means indefinitely.
   virtual std::chrono::milliseconds NextWakeup() const = 0;
-  // Closes every descriptor held, for the forked child. Does not touch the watcher: the child's epoll is the parent's.
+  // Close all descriptors in a forked child. This does not call the watcher, because the child shares the parent's
+  // epoll.
   virtual void CloseAll() = 0;
-  // Whether nobody listens any more where this rank did when the ranks met: its process has ended, or it has left. For
-  // ranks that are waited for; call it now and then, for it takes two refusals.
+  // Return true if the port of `rank` refuses connections: its process has ended, or it has left. Call repeatedly while
+  // waiting for the rank, because the answer takes two refusals.
   virtual bool Deserted(int rank) = 0;
-  virtual uint64_t refused() const = 0;  // connections that failed authentication or spoke garbage
+  virtual uint64_t refused() const = 0;  // number of connections that failed authentication or sent invalid data
 
-  // Byte counters of this rank. Lanes, mailbox and handshakes count here and not in objects of their own, so the bytes
-  // of a closed stream stay in the sums.
+  // Byte counters of this rank. Lanes, the mailbox and handshakes count here, so that the bytes of a closed stream stay
+  // in the sums.
   Traffic traffic;
-  // Streams that were taken so far; from any thread.
+  // Return the number of streams taken so far. Any thread may call this.
   uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
   ConnectorLimits limits;

@@ -15,8 +15,9 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFirstBuffer = 16u << 10;
-constexpr size_t kMostToKeep = 1u << 20;   // one huge message must not hold its memory for ever
-constexpr size_t kMostPerFill = 1u << 20;  // after that the caller gets a chance to take messages out
+// Limit above which an empty buffer is freed, so that one huge message does not hold memory indefinitely.
+constexpr size_t kMostToKeep = 1u << 20;
+constexpr size_t kMostPerFill = 1u << 20;  // limit of one Fill, so that the caller can take messages out in between
 
 uint64_t Tag(const uint64_t key[2], const FrameHeader& header, std::string_view covered) {
   SipHash hash(key);
@@ -35,8 +36,8 @@ FrameHeader FrameWriter::NextHeader(std::string_view covered, std::string_view o
   return header;
 }
 
-// While the socket has taken only a part of the queue, that part counts as control first. Both sums are exact again
-// when it has taken everything.
+// Count `bytes` as sent. While part of the queue is unsent, bytes count as control first, so the two sums are exact
+// only when the queue is empty.
 void FrameWriter::CountSent(size_t bytes) {
   const size_t control = std::min(bytes, unsent_control_);
   unsent_control_ -= control;
@@ -62,7 +63,8 @@ bool FrameWriter::Send(int fd, std::string_view covered, std::string_view open) 
   const FrameHeader header = NextHeader(covered, open, 0);
   std::string_view parts[] = {{reinterpret_cast<const char*>(&header), sizeof header}, covered, open};
   const ssize_t n = SendParts(fd, parts, std::size(parts));
-  size_t sent = n > 0 ? static_cast<size_t>(n) : 0;  // whatever is wrong, Flush meets it again
+  // Do not handle an error here, because the next Flush meets it again.
+  size_t sent = n > 0 ? static_cast<size_t>(n) : 0;
   CountSent(sent);
   for (std::string_view& part : parts) {
     const size_t gone = std::min(sent, part.size());

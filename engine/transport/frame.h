@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages on a stream. A frame is u32 length, u32 open, u64 sequence, u64 tag, payload; the tag (SipHash under
-// the session key) covers the numbers and the payload, so that nothing can be changed, replayed or reordered; only the
-// last `open` bytes of the payload, which are tensor data, are left out, as they are on lanes. Neither class owns the
-// descriptor or blocks.
+// Control messages on a stream. A frame is u32 length, u32 open, u64 sequence, u64 tag, payload. The tag (SipHash under
+// the session key) covers the numbers and the payload, so that no message can be changed, replayed or reordered. It
+// leaves out the last `open` bytes of the payload: they are tensor data, which is not authenticated on data streams
+// either. The classes neither own the descriptor nor block.
 #pragma once
 
 #include <cstddef>
@@ -27,23 +27,24 @@ constexpr size_t kFrameHeaderSize = sizeof(FrameHeader);
 static_assert(kFrameHeaderSize == 24);
 
 enum class FrameIo {
-  kDone,    // Flush: all is sent. Fill: all that had arrived is read
-  kAgain,   // Flush: the socket is full, wait until it is writable. Fill: take the messages, then call again at once
-  kClosed,  // Fill: the peer closed its end; messages read before may still be there
+  kDone,    // Flush: all is sent. Fill: all data that had arrived is read
+  kAgain,   // Flush: the socket is full, wait until it is writable. Fill: call Next, then Fill again at once
+  kClosed,  // Fill: the peer closed its end; complete messages may still be in the buffer
   kFailed,  // see error()
 };
 
 class FrameWriter {
  public:
-  // `traffic` counts what goes into the socket.
+  // Args: `traffic` counts the bytes that the socket takes.
   explicit FrameWriter(const uint64_t key[2], Traffic* traffic = nullptr) : key_{key[0], key[1]}, traffic_(traffic) {}
 
-  // Queues one message, which ends with `open`, tensor data; false (and nothing queued) if both are larger than
-  // kMaxFramePayload. `data`: how many bytes of `covered` are tensor data too.
+  // Queue one message that ends with `open`, its unauthenticated tensor data. Return false and queue nothing if the
+  // message exceeds kMaxFramePayload. Args: `data` is the number of tensor bytes inside `covered`.
   bool Append(std::string_view covered, std::string_view open = {}, size_t data = 0);
-  // The same, but what the socket takes at once is sent from where it lies, and only the rest is queued.
+  // Send a message from the caller's memory and queue only the bytes that the socket does not take at once. Return
+  // false as Append does.
   bool Send(int fd, std::string_view covered, std::string_view open);
-  // Sends everything queued with as few calls as the socket allows.
+  // Send all queued bytes with as few system calls as possible.
   FrameIo Flush(int fd);
   size_t pending() const { return out_.size() - sent_; }
   int error() const { return error_; }
@@ -57,7 +58,7 @@ class FrameWriter {
   uint64_t sequence_ = 0;
   std::string out_;
   size_t sent_ = 0;
-  size_t unsent_control_ = 0;  // bytes that are no tensor data, of all that the socket has not taken
+  size_t unsent_control_ = 0;  // bytes not yet taken by the socket that are not tensor data
   int error_ = 0;
 };
 
@@ -67,11 +68,11 @@ class FrameReader {
 
   explicit FrameReader(const uint64_t key[2]) : key_{key[0], key[1]} {}
 
-  // Reads until the socket is empty, as edge-triggered waiting needs, but not without bound. `once`: only what one call
-  // brings, as a mere look that no edge asked for may.
+  // Read until the socket is empty, because edge-triggered events require it, but at most 1 MiB. With `once`, make a
+  // single system call; use it to check a socket for which the poller reported no event.
   FrameIo Fill(int fd, bool once = false);
-  // The next complete message; it stays where it is until the next call of Next or Fill. kCorrupt is final: the stream
-  // can no longer be trusted and should be closed.
+  // Return the next complete message; it stays valid until the next call of Next or Fill. After kCorrupt the stream
+  // cannot be trusted any more and should be closed.
   Result Next(std::string_view* payload);
   size_t buffered() const { return end_ - begin_ - taken_; }
   size_t capacity() const { return buffer_.size(); }
@@ -83,10 +84,10 @@ class FrameReader {
 
   uint64_t key_[2];
   uint64_t sequence_ = 0;
-  std::vector<char> buffer_;  // [begin_, end_) holds what was read; it grows only when bytes have filled it
+  std::vector<char> buffer_;  // [begin_, end_) holds the received bytes; the buffer grows only when it is full
   size_t begin_ = 0;
   size_t end_ = 0;
-  size_t taken_ = 0;  // bytes at the beginning that Next has given out
+  size_t taken_ = 0;  // bytes at the beginning that belong to the message last returned by Next
   bool corrupt_ = false;
   int error_ = 0;
 };

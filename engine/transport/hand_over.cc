@@ -59,12 +59,13 @@ HandOver::Outcome HandOver::Step() {
   return stage_ == Stage::kBroken ? Outcome::kBroken : Outcome::kInProgress;
 }
 
-// So short that it fits into any socket.
+// Send `tag` with descriptors and enter the stage `next`. One byte fits into the buffer of any socket.
 void HandOver::Tell(char tag, const int* descriptors, int count, Stage next) {
   stage_ = SendWithDescriptors(fd(), tag, descriptors, count) ? next : Stage::kBroken;
 }
 
-// Handed over is not enough: both must have seen the other's mark in the memory itself.
+// Return true if the peer's head is visible in the mapped memory. A received descriptor alone does not prove that both
+// ranks see the memory, so each one checks.
 bool HandOver::Sees() const {
   if (!mine_ || !arena_) return false;
   const auto* head = reinterpret_cast<const ArenaHead*>(arena_->at(0));
@@ -72,7 +73,7 @@ bool HandOver::Sees() const {
          head->generation == generation_;
 }
 
-// A tag and the descriptors that came with it, if they are there.
+// Receive a tag and the descriptors sent with it; return false if none has arrived.
 bool HandOver::Receive(char* tag) {
   iovec body{tag, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};

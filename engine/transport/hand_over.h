@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks of one host, who have proved the secret to each other, hand over arena and bell, as a machine that never
-// blocks. What comes of it is a neighbour, with or without memory.
+// Exchange of shared memory and wake-up descriptors between two ranks of one host, as a state machine that never
+// blocks. It runs after the handshake; its result is a local peer, with or without shared memory.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ struct ArenaHead;
 struct Neighbour {
   int rank = -1;
   LifeLine life_line;
-  std::unique_ptr<Arena> arena;  // null: no memory is shared with it, only the life line
+  std::unique_ptr<Arena> arena;  // null if no memory is shared with this peer, only the liveness socket
   Bell bell;
 
   ArenaHead* head() const { return reinterpret_cast<ArenaHead*>(arena->at(0)); }
@@ -26,16 +26,16 @@ class HandOver {
  public:
   enum class Outcome { kInProgress, kDone, kBroken };
 
-  // `fd` becomes the neighbour's life line. `mine` is null where no memory is shared.
+  // `fd` becomes the liveness socket to the peer. `mine` is null if this rank shares no memory.
   HandOver(Fd fd, int rank, const Arena* mine, int bell, uint32_t generation);
   ~HandOver();
   HandOver(HandOver&&) = default;
   HandOver& operator=(HandOver&&) = default;
 
   int fd() const { return fd_.get(); }
-  // Does what can be done now. Call again when `fd` becomes readable.
+  // Make all progress that is possible now. Call again when `fd` becomes readable.
   Outcome Step();
-  Neighbour Take();  // once kDone
+  Neighbour Take();  // valid after kDone
 
  private:
   enum class Stage { kOffer, kAwaitOffer, kAwaitVerdict, kDone, kBroken };
@@ -50,7 +50,7 @@ class HandOver {
   int bell_;
   uint32_t generation_;
   Stage stage_ = Stage::kOffer;
-  Fd received_[2];  // the other's arena and bell
+  Fd received_[2];  // the peer's arena and wake-up eventfd
   std::unique_ptr<Arena> arena_;
   bool seen_ = false, shared_ = false;
 };

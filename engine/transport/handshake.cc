@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two roles of the handshake, message by message.
+// Both roles of the handshake.
 #include "transport/handshake.h"
 
 #include <sys/random.h>
@@ -59,8 +59,8 @@ bool Handshake::Step() {
   return moved || outcome_ != Outcome::kInProgress;
 }
 
-// A TCP socket that is still connecting answers EAGAIN, one that could not connect gives the reason: that is all to
-// check.
+// Send pending bytes. A TCP socket that is still connecting gives EAGAIN and one that failed to connect gives its
+// error, so the connection state needs no separate check.
 bool Handshake::Flush(bool* moved) {
   while (sent_ < out_.size()) {
     ssize_t n = SendSome(fd_, out_.data() + sent_, out_.size() - sent_);
@@ -121,7 +121,8 @@ void Handshake::OnMessage(std::string_view message) {
   }
 }
 
-// Greeting and challenge look alike in every version, so that peers of two versions can say so to each other.
+// The greeting and the challenge have a fixed format in all versions, so that peers of different versions can refuse
+// each other properly.
 void Handshake::OnGreeting(std::string_view message) {
   magic_ = message.substr(0, kMagicSize);
   dialer_nonce_ = message.substr(kMagicSize);
@@ -205,8 +206,8 @@ void Handshake::Refuse(Verdict verdict) {
   stage_ = Stage::kDrain;
 }
 
-// Closing a socket with unread bytes resets the connection, which could overtake the verdict. So wait for the peer to
-// close, within the limit that the caller sets to the whole handshake.
+// Wait for the peer to close the connection; the caller limits the duration of the whole handshake. Closing a socket
+// with unread bytes resets the connection, and the reset could overtake the verdict.
 void Handshake::Drain() {
   ssize_t n;
   while ((n = ReceiveSome(fd_, in_.data(), in_.size())) > 0) {
@@ -241,7 +242,7 @@ std::string Handshake::Explain(char verdict) const {
 bool Handshake::DrawNonce(std::string* nonce) {
   nonce->resize(kNonceSize);
   ssize_t n;
-  do n = getrandom(nonce->data(), kNonceSize, 0);  // up to 256 bytes are never cut short
+  do n = getrandom(nonce->data(), kNonceSize, 0);  // getrandom returns requests of up to 256 bytes in full
   while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(kNonceSize)) return true;
   Finish(Outcome::kBroken, "the kernel provided no random numbers: " + ErrorText(errno));
@@ -250,7 +251,7 @@ bool Handshake::DrawNonce(std::string* nonce) {
 
 Digest Handshake::Mac(std::string_view label, std::string_view rest) const {
   HmacSha256 mac(me_->secret);
-  mac.Update(label);  // no label begins another, and what follows has fixed sizes
+  mac.Update(label);  // unambiguous, because no label is a prefix of another and the parts that follow have fixed sizes
   mac.Update(magic_);
   mac.Update(dialer_nonce_);
   mac.Update(acceptor_nonce_);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutual proof of the job's secret over a fresh stream socket (TCP or unix), as a machine that never blocks.
+// Mutual authentication with the job's secret on a new stream socket (TCP or unix), as a state machine that never
+// blocks.
 //
 //   dialer   -> acceptor   magic with version, nonce D
 //   acceptor -> dialer     nonce A, MAC("acceptor", magic, D, A)
 //   dialer   -> acceptor   HELLO, MAC("dialer", magic, D, A, HELLO)
 //   acceptor -> dialer     verdict byte, MAC("ready", magic, D, A, HELLO) or MAC("refused", magic, D, A, verdict)
 //
-// Every message has a fixed size; HELLO is looked at only after its MAC. The nonces make a recorded dialogue useless,
-// the labels a reflected one. No byte beyond the handshake is read: what follows belongs to whoever takes the stream.
+// Every message has a fixed size. HELLO is decoded only after its MAC is verified. Fresh nonces make a replayed
+// dialogue useless, and the labels "acceptor" and "dialer" a reflected one. No byte after the handshake is read,
+// because it belongs to the next user of the stream.
 #pragma once
 
 #include <array>
@@ -25,9 +27,9 @@ class Handshake {
  public:
   enum class Outcome {
     kInProgress,
-    kReady,     // both ends have proved that they know the secret, and they want the same conversation
-    kRefused,   // the peer knows the secret but belongs elsewhere: trying again will not help
-    kUnproven,  // the peer spoke garbage or does not know the secret
+    kReady,     // both ends have proved that they know the secret, and they agree on the purpose of the stream
+    kRefused,   // the peer knows the secret but belongs to another world, generation or rank: a retry is useless
+    kUnproven,  // the peer sent invalid data or does not know the secret
     kBroken,    // the connection was closed or failed
   };
   static constexpr uint8_t kProtocolVersion = 1;
@@ -36,26 +38,29 @@ class Handshake {
   static constexpr size_t kChallengeSize = kNonceSize + kMacSize;
   static constexpr size_t kProofSize = kHelloSize + kMacSize;
   static constexpr size_t kVerdictSize = 1 + kMacSize;
-  // What each end has sent when both are kReady.
+  // Bytes that each end has sent once both are kReady.
   static constexpr size_t kDialerBytes = kGreetingSize + kProofSize;
   static constexpr size_t kAcceptorBytes = kChallengeSize + kVerdictSize;
 
-  // `fd` is non-blocking and stays the caller's; `me` must outlive the handshake. A TCP `fd` may still be connecting.
-  // `version` is a parameter so that tests can play an older or newer peer.
+  // `fd` is non-blocking and remains the caller's; `me` must outlive the handshake. A TCP `fd` may still be connecting.
+  // Tests pass another `version` to act as an older or newer peer.
   static Handshake Dial(int fd, const ConnectorIdentity& me, const StreamKey& key, uint8_t version = kProtocolVersion);
   static Handshake Accept(int fd, const ConnectorIdentity& me, uint8_t version = kProtocolVersion);
 
-  // Does what can be done now; true if anything moved. Call again when `fd` becomes readable or writable.
+  // Make all progress that is possible now; return true if there was any. Call again when `fd` becomes readable or
+  // writable.
   bool Step();
 
   Outcome outcome() const { return outcome_; }
-  const StreamKey& key() const { return key_; }  // the acceptor knows it once kReady; `peer` is the other end
-  Stream stream() const;                         // once kReady
-  // The peer closed the connection without a word: it only wanted to know whether somebody listens.
+  // Return the key of the stream. The acceptor knows it after kReady; `peer` is the rank at the other end.
+  const StreamKey& key() const { return key_; }
+  Stream stream() const;  // valid after kReady
+  // Return true if the peer closed the connection without sending a byte: it only probed whether this rank listens.
   bool left_at_once() const {
     return stage_ == Stage::kAwaitGreeting && received_ == 0 && outcome_ == Outcome::kBroken;
   }
-  const std::string& problem() const { return problem_; }  // why not kReady, as the end of a sentence
+  // Return the reason for which the outcome is not kReady, worded as the end of a sentence.
+  const std::string& problem() const { return problem_; }
 
  private:
   enum class Stage { kAwaitGreeting, kAwaitChallenge, kAwaitProof, kAwaitVerdict, kLastWords, kDrain };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's queue of messages in its arena: many local writers, one reader, no locks. A message is cut into cells of one
-// cache line; cells of one writer stay in order, so the reader glues them together by writer.
+// Queue of messages to one rank, in its arena. Many local ranks write, one reads, and no locks are used. A message is
+// cut into cells of one cache line. Cells of one writer stay in order, so the reader joins the cells of each writer.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@ namespace hvd {
 
 struct alignas(64) InboxCell {
   static constexpr size_t kPayload = 48;
-  std::atomic<uint64_t> turn;  // index when free for writing, index + 1 when full
+  std::atomic<uint64_t> turn;  // sequence number: the index when free for writing, index + 1 when full
   uint32_t writer;
   uint16_t length;
-  uint16_t more;  // another cell of the same message follows
+  uint16_t more;  // nonzero if another cell of this message follows
   char payload[kPayload];
 };
 static_assert(sizeof(InboxCell) == 64);
@@ -34,7 +34,8 @@ struct Inbox {
     std::atomic_thread_fence(std::memory_order_release);
   }
 
-  // False when full: the writer keeps the cell and tries again later. `written`: where it went.
+  // Write one cell and store its index in `written`. Return false when the queue is full; the writer then keeps the
+  // cell and tries again later.
   bool TryWrite(uint32_t writer, std::string_view part, bool more, uint64_t* written) {
     uint64_t index = tail.load(std::memory_order_relaxed);
     for (;;) {
@@ -55,7 +56,7 @@ struct Inbox {
     }
   }
 
-  // The next full cell, or nullptr. Call Advance when its contents have been used.
+  // Return the next full cell, or nullptr. Call Advance after its contents have been used.
   InboxCell* Peek() {
     const uint64_t index = head.load(std::memory_order_relaxed);
     InboxCell& cell = cells[index % kCells];

@@ -14,7 +14,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kCacheLine = 64;
-// One system call moves at most this much, so that sending and receiving take turns on a full-duplex link.
+// Limit for one system call, so that sending and receiving alternate on a full-duplex link.
 constexpr size_t kBurst = size_t{256} << 10;
 
 }  // namespace
@@ -75,7 +75,7 @@ bool Lane::CanPost(uint64_t ahead) {
   const uint64_t next = posted_ + ahead;
   const uint64_t free = std::max(moved_at_, next < slots_count_ ? 0 : next - slots_count_ + 1);
   if (free == 0) return true;
-  const uint64_t reused = free - 1;  // the last index whose bytes we may be about to overwrite
+  const uint64_t reused = free - 1;  // last index whose bytes the next post may overwrite
   if (local_released_ <= reused && !local_.empty()) {
     uint64_t least = UINT64_MAX;
     for (int j : local_) least = std::min(least, heads_[j]->released.load(std::memory_order_acquire));
@@ -216,7 +216,8 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   const int fd = StreamFd(member, released_ % options_.streams);
   if (fd < 0) return nullptr;
   if (wire.got == 0) {
-    if (!direct && wire.scratch_bytes < length) {  // grows as needed: with many members most of a slot is others'
+    // Grow the buffer only as needed, because with many members a piece is a small part of a slot.
+    if (!direct && wire.scratch_bytes < length) {
       wire.scratch_bytes = std::min(std::max(length, 2 * wire.scratch_bytes), std::max(length, options_.slot_bytes));
       wire.scratch.reset(new std::byte[wire.scratch_bytes]);
     }
@@ -241,8 +242,8 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   return wire.target;
 }
 
-// Counts a piece at the first call for it: a state machine that waits for several members fetches each piece
-// repeatedly.
+// Count a piece at the first call for it only, because a state machine that waits for several members fetches each
+// piece repeatedly.
 void Lane::CountFetched(int member, size_t length) {
   uint64_t& counted = counted_[static_cast<size_t>(member)];
   if (counted > released_) return;
@@ -274,8 +275,8 @@ void Lane::Release(uint64_t count) {
   }
 }
 
-// After a rest the last word may be old although nothing is amiss: so the time counts from the first look that finds
-// something sent again.
+// Measure the time from the first call that finds data retransmitted. The age of the last acknowledgement is not
+// enough, because on a connection that was idle it may be high although nothing is wrong.
 void Lane::LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit) {
   if (limit.count() == 0) return;
   for (const int member : remote_) {

@@ -10,7 +10,8 @@ namespace hvd {
 namespace {
 
 constexpr char kFarewell = 'B', kLastWords = 'L';
-constexpr size_t kMostWords = 2048;  // a socket that holds nothing else takes them in one piece
+// Limit for the text of the reason; an otherwise empty socket takes that much in one piece.
+constexpr size_t kMostWords = 2048;
 constexpr size_t kMostBytes = kMostWords + 64;
 
 }  // namespace
@@ -31,7 +32,7 @@ void LifeLine::Read() {
   while ((got = ReceiveSome(fd(), bytes, sizeof bytes)) > 0) {
     unread_.append(bytes, static_cast<size_t>(got));
     while (TakeMessage()) continue;
-    if (unread_.size() > kMostBytes) break;  // malformed input ends the line as if it had broken
+    if (unread_.size() > kMostBytes) break;  // treat malformed input like a broken connection
   }
   ended_ = got >= 0 || !WouldBlock(errno);
 }

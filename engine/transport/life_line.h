@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connection that two ranks of one host keep open: the kernel closes it when a process dies, however it dies.
-// Nothing but a rank's end is announced over it, so there is always room for that, even if the other end reads nothing.
+// Liveness socket: a connection that two ranks of one host keep open, because the kernel closes it however a process
+// dies. A rank sends only its leave notice or its abort reason over it, so these always fit into the socket buffer,
+// even if the peer reads nothing.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +23,16 @@ class LifeLine {
   int fd() const { return fd_.get(); }
   void Close() { fd_.Reset(); }
 
-  // The end of the world, as far as this rank is concerned.
+  // Send the reason for which this rank ends the world.
   void SayLastWords(const LastWords& words);
-  // The connection will be closed, and that is meant.
+  // Send the leave notice, so that the peer does not take the close that follows for a loss.
   void SayFarewell();
 
-  // Takes in what has come.
+  // Read and decode the data that has arrived.
   void Read();
   const std::optional<LastWords>& last_words() const { return last_words_; }
   bool farewell() const { return farewell_; }
-  bool ended() const { return ended_; }  // nobody is at the other end any more
+  bool ended() const { return ended_; }  // true once the peer has closed the connection
 
  private:
   bool TakeMessage();

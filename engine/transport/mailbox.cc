@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewLinks = 4;
-constexpr size_t kWorthNoCopy = 2048;  // below, a call that gathers takes longer than the copy
+constexpr size_t kWorthNoCopy = 2048;  // for less data, a gathering system call takes longer than the copy
 
 }  // namespace
 
@@ -60,7 +60,7 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
 }
 
 void Mailbox::Send(int rank, std::string_view message, std::string_view open, size_t data) {
-  sent_.store(sent() + 1, std::memory_order_relaxed);  // there is one writer
+  sent_.store(sent() + 1, std::memory_order_relaxed);  // a load and a store suffice, because there is only one writer
   auto outbox = outboxes_.find(rank);
   if (outbox != outboxes_.end()) {
     return open.empty() ? SendByInbox(outbox->second, message)
@@ -76,7 +76,8 @@ void Mailbox::Send(int rank, std::string_view message, std::string_view open, si
   Write(link);
 }
 
-// If the other end has closed, its last words, which say why, may lie here unread.
+// Send what the writer holds. If that fails, do not break the link yet: the abort reason of the peer may still be
+// unread.
 void Mailbox::Write(Link& link) {
   if (link.writer->Flush(link.fd) != FrameIo::kFailed) return;
   link.refused = std::strerror(link.writer->error());
@@ -183,7 +184,7 @@ void Mailbox::DropUnsent(int rank) {
   }
   auto link = links_.find(rank);
   if (link == links_.end() || link->second.broken) return;
-  if (link->second.fd < 0) link->second.broken = true;  // nor until there is a connection
+  if (link->second.fd < 0) link->second.broken = true;  // do not wait for a connection either
 }
 
 bool Mailbox::Receive(const Handler& handler, bool eager) {
@@ -196,7 +197,7 @@ bool Mailbox::Receive(const Handler& handler, bool eager) {
   return any;
 }
 
-// Passes the message to the handler and returns how many of its bytes are tensor data.
+// Pass the message to the handler and return how many of its bytes are tensor data.
 size_t Mailbox::Handle(const Handler& handler, Tally* data_counter, int from, std::string_view message) {
   data_at_hand_ = 0;
   data_counter_ = data_counter;
@@ -214,7 +215,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
     std::memcpy(bytes, cell->payload, length);
     const uint32_t writer = cell->writer;
     const bool more = cell->more;
-    own_->Advance();  // before the handler, which may make the writer send more
+    own_->Advance();  // before the handler, because it may cause the writer to send more
     auto begun = partial_.find(writer);
     if (!more && begun == partial_.end()) {
       Handle(handler, memory_counter(), static_cast<int>(writer), std::string_view(bytes, length));
@@ -233,7 +234,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
 bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
   bool any = false;
   for (;;) {
-    const bool last = !link.refused.empty();  // after what is there now, nothing comes
+    const bool last = !link.refused.empty();  // a send has failed, so no data will arrive after what is there now
     const FrameIo io = link.reader->Fill(link.fd, !link.readable);
     std::string_view message;
     FrameReader::Result result;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages between ranks: through the inbox in a neighbour's arena, or as authenticated frames on a TCP
-// link that is made when first needed. Order is kept between each pair; nothing blocks and nothing is dropped.
+// Control messages between ranks, through the inbox in a local peer's arena or as authenticated frames on a TCP link
+// that is opened on first use. Messages between two ranks stay in order; no call blocks and no message is dropped.
 #pragma once
 
 #include <atomic>
@@ -25,43 +25,46 @@ class Mailbox {
  public:
   using Handler = std::function<void(int from, std::string_view message)>;
 
-  // `own` may be null when no memory is shared with anybody.
+  // `own` may be null if this rank shares no memory.
   Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector);
   ~Mailbox();
 
-  // Tells that control messages with `rank` will be exchanged, so that a TCP link is made where one is needed. `vital`:
-  // the other end expects it too, so that not even coming into being is a sign that it is lost.
+  // Prepare for control messages with `rank`: open a TCP link if one is needed. With `vital` the peer expects the link
+  // too, so that a link that does not come up is a sign that the peer is lost.
   void Expect(int rank, bool vital);
-  // `open`: tensor data at its end, which is not authenticated (see frame.h). `data`: how many bytes of `message` are
-  // tensor data too, for the byte counters.
+  // Send a message to `rank`. `open` is tensor data at its end, which is not authenticated (see frame.h). `data` is the
+  // number of tensor bytes in `message`, for the byte counters.
   void Send(int rank, std::string_view message, std::string_view open = {}, size_t data = 0);
-  // Delivers what has arrived; true if anything came. `eager`: somebody waits for it; where links are few, they are
-  // looked at before the poller speaks of them.
+  // Deliver messages that have arrived; return true if there were any. Set `eager` if the caller waits for a message:
+  // if there are only a few links, this reads all of them before the poller reports an event.
   bool Receive(const Handler& handler, bool eager);
-  // For the handler: counts `bytes` of the message that it is handling as tensor data. Call it before an operation
+  // Count `bytes` of the message being handled as tensor data; call this from the handler. Call it before an operation
   // finishes, because the caller of that operation may read the counters at once.
   void CountAsData(size_t bytes) {
     data_at_hand_ += bytes;
     if (data_counter_) data_counter_->Add(bytes);
   }
-  // Pushes what could not be sent at once; true if anything moved.
+  // Send queued messages; return true if any bytes moved.
   bool Flush();
-  // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their messages by
-  // themselves, and a needless wake-up costs more than the message.
+  // Wake local peers that sleep and have unread messages from this rank. Send does not wake them, because ranks that
+  // run in step find their messages without it, and a needless wake-up costs more than the message.
   void RingUnread();
-  bool unrung() const { return unrung_; }                // there may be something to ring for
-  bool congested() const { return waiting_cells_ > 0; }  // somebody's inbox is full; nobody says when it has room again
+  bool unrung() const { return unrung_; }  // true if RingUnread may have a peer to wake
+  // Return true if a peer's inbox is full. The driver must then poll, because no event announces free space.
+  bool congested() const { return waiting_cells_ > 0; }
   bool AllSent() const;
-  // Something happened on descriptor `fd`.
+  // Handle an event on descriptor `fd`.
   void OnEvent(int fd);
-  void LookEverywhere();  // the next Receive reads all links
-  // Nobody waits until what this rank has not taken is sent.
+  void LookEverywhere();  // makes the next Receive read all links
+  // Discard messages that wait for space in the inbox of `rank` or for a connection to it, so that AllSent does not
+  // wait for them.
   void DropUnsent(int rank);
-  bool unread() const { return unread_; }  // something may have come that the poller will not speak of again
-  bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // from any thread
-  uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }        // messages so far; likewise
+  bool unread() const { return unread_; }  // true if data may have arrived that the poller will not report again
+  bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // may be called from any thread
+  // Return the number of messages sent so far. Any thread may call this.
+  uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   std::vector<int> LinkedRanks() const;
-  // TCP links that are up or vital, with the time since anything came over them.
+  // Return the TCP links that are up or vital, with the time since data last arrived on them.
   struct Sign {
     int rank;
     bool up;
@@ -69,7 +72,7 @@ class Mailbox {
   };
   std::vector<Sign> SignsOfLife() const;
 
-  // Links that broke since the last call: rank and reason.
+  // Return the links that broke since the last call, as rank and reason.
   std::vector<std::pair<int, std::string>> TakeBroken();
   void CloseDescriptors();
 
@@ -78,10 +81,10 @@ class Mailbox {
     std::string bytes;
     bool more;
   };
-  struct Outbox {  // what goes into a neighbour's inbox
+  struct Outbox {  // messages to a local peer's inbox
     Neighbour* neighbour;
     std::deque<Cell> waiting;
-    uint64_t last_cell = 0;  // where our latest went
+    uint64_t last_cell = 0;  // index of the last cell that this rank wrote
     bool unrung = false;
   };
   struct Unsent {
@@ -91,9 +94,10 @@ class Mailbox {
   struct Link {
     int fd = -1;
     bool broken = false, readable = true, vital = false;
-    std::string refused;  // why nothing can be sent any more: what the other end said before that is read to its end
+    // Error of a failed send; the link breaks only after the data that the peer sent earlier has been read.
+    std::string refused;
     std::chrono::steady_clock::time_point heard;
-    std::deque<Unsent> waiting;  // until the stream is there
+    std::deque<Unsent> waiting;  // messages that wait for the connection
     std::unique_ptr<FrameWriter> writer;
     std::unique_ptr<FrameReader> reader;
   };
@@ -116,13 +120,13 @@ class Mailbox {
   std::map<int, Link> links_;
   std::atomic<bool> has_links_{false};
   std::atomic<uint64_t> sent_{0};
-  std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
+  std::map<uint32_t, std::string> partial_;  // incomplete messages, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
-  size_t data_at_hand_ = 0;        // of the message that the handler looks at
-  Tally* data_counter_ = nullptr;  // what its tensor data count as; null outside a handler
-  bool unrung_ = false;            // any outbox
-  bool unread_ = false;            // any link
+  size_t data_at_hand_ = 0;        // tensor bytes of the message being handled
+  Tally* data_counter_ = nullptr;  // counter for these tensor bytes; null outside a handler
+  bool unrung_ = false;            // true if any outbox is unrung
+  bool unread_ = false;            // true if any link may be readable
 };
 
 }  // namespace hvd

@@ -22,10 +22,10 @@ constexpr uint32_t kLifeLineChannel = 0xffffffffu;
 constexpr uint32_t kNoMemoryChannel = 0xfffffffeu;
 constexpr size_t kMostArriving = 256;
 constexpr milliseconds kDialAgain{20}, kHandshakeLimit{5000};
-constexpr milliseconds kTellOthers{1000};  // after a loss: for those who have not come yet
+constexpr milliseconds kTellOthers{1000};  // how long to keep connecting after a loss, for ranks that are late
 constexpr int kLookAgainMs = 20;
 
-// Abstract names live in the network namespace and vanish with the socket.
+// Fill in an address in the abstract namespace. Such names exist per network namespace and vanish with the socket.
 socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
@@ -100,7 +100,8 @@ Status Neighbours::Meet(const std::vector<Invitation>& others, const Offer& offe
     GreetGuests(offer);
     if (guests_.empty() || (loss && Clock::now() > until)) break;
     if (!loss && (loss = FindLoss(offer))) {
-      // Nobody must mistake those who leave because of it for the one that was lost: all others hear of it first.
+      // Connect to the remaining ranks before leaving, so that they receive the reason first. Otherwise they would take
+      // this rank's exit for the loss.
       guests_.remove_if([&loss](const Guest& guest) { return guest.rank == loss->lost_rank; });
       until = Clock::now() + kTellOthers;
       continue;
@@ -114,7 +115,7 @@ Status Neighbours::Meet(const std::vector<Invitation>& others, const Offer& offe
   return loss ? Status::Failed(loss->why, loss->lost_rank) : Status::Ok();
 }
 
-// ---- guests
+// ---- ranks that are not connected yet
 
 void Neighbours::GreetGuests(const Offer& offer) {
   for (auto guest = guests_.begin(); guest != guests_.end();) {
@@ -127,7 +128,7 @@ void Neighbours::GreetGuests(const Offer& offer) {
   }
 }
 
-// True once it is a neighbour. The higher rank dials, and dials again if it was cut off; the lower one waits for that.
+// Return true once the rank is connected. The higher rank dials, and redials after a failure; the lower one waits.
 bool Neighbours::Step(Guest* guest, const Offer& offer) {
   if (!guest->hand_over) {
     if (guest->rank > me_.rank || !guest->refused.empty()) return false;
@@ -148,7 +149,7 @@ bool Neighbours::Step(Guest* guest, const Offer& offer) {
   return false;
 }
 
-// True when there is somebody to hand memory over to.
+// Return true once the handshake is done and the exchange of memory can begin.
 bool Neighbours::Dial(Guest* guest, const Offer& offer) {
   const Clock::time_point now = Clock::now();
   if (!guest->fd) {
@@ -180,7 +181,7 @@ bool Neighbours::Dial(Guest* guest, const Offer& offer) {
   return false;
 }
 
-// True once it is a neighbour, without memory.
+// Return true once the rank is connected; over TCP, no memory is shared.
 bool Neighbours::DialByTcp(Guest* guest, const Offer& offer) {
   StreamKey key;
   key.peer = guest->rank;
@@ -195,9 +196,9 @@ bool Neighbours::DialByTcp(Guest* guest, const Offer& offer) {
   return true;
 }
 
-// ---- arrivals
+// ---- accepted connections
 
-// Several may be shaking hands at once: a stranger that says nothing holds nobody up.
+// Accept all waiting connections. Their handshakes run concurrently, so that a silent stranger delays no peer.
 void Neighbours::AcceptAll(const Offer& offer) {
   const Clock::time_point now = Clock::now();
   for (;;) {
@@ -242,7 +243,8 @@ void Neighbours::AcceptByTcp(const Offer& offer) {
 
 LastWords Neighbours::Lost(int rank, const std::string& why) const { return {rank, NameLoss(rank, host_, why)}; }
 
-// Reasons first: whoever ended after giving one ended because of it.
+// Return a loss that a peer has reported or that its closed connection shows. Check the reports of all peers first,
+// because a peer that reported a loss ended only because of it.
 std::optional<LastWords> Neighbours::WhatNeighboursSay() {
   for (Neighbour& neighbour : neighbours_) {
     neighbour.life_line.Read();
@@ -272,7 +274,7 @@ std::optional<LastWords> Neighbours::FindLoss(const Offer& offer) {
 }
 
 void Neighbours::Await(const Offer& offer) const {
-  // Whoever has met us already watches our pulse.
+  // Keep the pulse going, because peers that are already connected watch it.
   if (offer.arena) reinterpret_cast<ArenaHead*>(offer.arena->at(0))->pulse.fetch_add(1, std::memory_order_relaxed);
   std::vector<pollfd> watched = {{listener_.get(), POLLIN, 0}, {offer.poller->fd(), POLLIN, 0}};
   for (const Arriving& arriving : arriving_) watched.push_back({arriving.fd.get(), POLLIN, 0});
@@ -281,7 +283,7 @@ void Neighbours::Await(const Offer& offer) const {
     if (guest.hand_over) watched.push_back({guest.hand_over->fd(), POLLIN, 0});
   }
   poll(watched.data(), watched.size(), kLookAgainMs);
-  offer.poller->Collect();  // edges that nobody asked for would wake us again and again
+  offer.poller->Collect();  // consumes the events, which would otherwise end each poll at once
 }
 
 }  // namespace hvd

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of this host with whom memory was really exchanged. They meet on abstract unix sockets (nothing to leave
-// behind), prove the secret to each other, hand over arena and bell, and keep the connection as a life line: when a
-// process dies, however it dies, the kernel closes it.
+// Local peers: the ranks of this host that this rank is connected to, with shared memory where that works. They connect
+// over abstract unix sockets, which leave no files behind, authenticate each other, and exchange the descriptors of
+// arena and wake-up eventfd. The connection stays open as a liveness socket, because the kernel closes it however a
+// process dies.
 #pragma once
 
 #include <atomic>
@@ -21,25 +22,27 @@
 
 namespace hvd {
 
-// The first pages of every arena.
+// First pages of every arena.
 struct ArenaHead {
   static constexpr uint64_t kMagic = 0x31646f766f726f68;  // "horovod1"
   uint64_t magic;
   uint32_t rank;
   uint32_t generation;
-  int64_t world_region;  // offset of the lanes of the global process set, -1 if there was no room
-  // Settled before the owner reports anything. Peers may write into outputs from this size on; UINT64_MAX if the owner
-  // does not want that, or does not reach all memory of the host.
+  int64_t world_region;  // offset of the lanes of the global process set; -1 if there was no room
+  // Smallest output into which peers may write directly, in bytes; UINT64_MAX if the owner does not allow it or cannot
+  // access the memory of all local ranks. Set before the owner sends any report.
   std::atomic<uint64_t> single_copy_bytes;
-  std::atomic<uint32_t> brisk;  // it reaches all memory of the host and has a core of its own: it answers at once
+  // Nonzero if the owner responds at once, because it can access the memory of all local ranks and has a dedicated
+  // core.
+  std::atomic<uint32_t> brisk;
   alignas(64) std::atomic<uint32_t> asleep;
-  alignas(64) std::atomic<uint64_t> pulse;  // goes up about once a second while the owner's engine is alive
+  alignas(64) std::atomic<uint64_t> pulse;  // incremented about once a second while the owner's engine is alive
   Inbox inbox;
 };
 
 class Neighbours {
  public:
-  // Opens the listening socket under a random name. `host`: what errors call the host of all these ranks.
+  // Listen on an abstract unix socket with a random name. `host` is the host name for errors.
   Neighbours(const ConnectorIdentity& me, std::string host);
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
@@ -52,30 +55,31 @@ class Neighbours {
     std::string name;
   };
   struct Offer {
-    const Arena* arena;    // null: only life lines are tied
-    Poller* poller;        // whose bell peers get
-    Connector* connector;  // carries the life line where unix sockets do not reach (another network namespace)
+    const Arena* arena;    // null: the ranks exchange no memory, only liveness sockets
+    Poller* poller;        // its wake-up eventfd is sent to the peers
+    Connector* connector;  // carries the liveness socket where unix sockets do not reach (another network namespace)
     std::chrono::steady_clock::time_point deadline;
-    std::chrono::milliseconds silence;  // a rank that says nothing for so long is lost; zero: only the deadline counts
+    std::chrono::milliseconds silence;  // a rank that is silent for so long is lost; zero: only the deadline counts
   };
-  // Meets every rank in `others`, which do the same, all at once: one that is late, frozen or dead holds nobody else
-  // up. Blocks until all have met or one is lost, which the status names; those that are here have met the others then.
+  // Connect to all ranks in `others`, which call this too. The connections are made concurrently, so that a rank that
+  // is late, frozen or dead delays no other. Block until all are connected, or until one is lost; the status names the
+  // lost rank. After a loss, keep connecting to the other ranks for up to a second, so that they can be told.
   Status Meet(const std::vector<Invitation>& others, const Offer& offer);
 
   std::vector<Neighbour>& all() { return neighbours_; }
   Neighbour* Find(int rank);
-  // Wakes those who sleep in the middle of something that our data move on.
+  // Wake the peers that sleep in a collective, because this rank has moved data that they wait for.
   void RingHungry();
   void CloseDescriptors();
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Arriving {  // nobody knows who it is before its handshake is over
+  struct Arriving {  // accepted connection; its rank is unknown until the handshake ends
     Fd fd;
     Handshake handshake;
     Clock::time_point deadline;
   };
-  struct Guest {  // a rank on its way to become a neighbour
+  struct Guest {  // rank that is not connected yet
     int rank;
     std::string name;
     bool by_tcp = false;
@@ -83,7 +87,7 @@ class Neighbours {
     Fd fd;
     std::optional<Handshake> handshake;
     std::optional<HandOver> hand_over;
-    std::string refused;  // why it will never come
+    std::string refused;  // reason for which the rank can never connect; empty if none
   };
 
   void AcceptAll(const Offer& offer);
@@ -104,7 +108,7 @@ class Neighbours {
   Fd listener_;
   std::list<Arriving> arriving_;
   std::list<Guest> guests_;
-  Heartbeats heartbeats_{{}};  // of the guests
+  Heartbeats heartbeats_{{}};  // of the ranks in guests_
   std::vector<Neighbour> neighbours_;
 };
 

@@ -41,7 +41,7 @@ void Poller::Sleep(Clock::time_point until) const {
   const auto left = std::max(Clock::duration::zero(), until - Clock::now());
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
   timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-  // An epoll set can itself be polled, and ppoll has the fine clock that epoll_wait lacks.
+  // Poll the epoll descriptor itself, because ppoll takes a timeout in nanoseconds and epoll_wait one in milliseconds.
   pollfd whole{epoll_, POLLIN, 0};
   ppoll(&whole, 1, &timeout, nullptr);
 }

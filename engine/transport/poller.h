@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the driver sleeps on: an epoll set with this rank's bell, its sockets and its neighbours' life lines.
+// Set of descriptors on which the driver sleeps: an epoll with this rank's wake-up eventfd, its sockets and its
+// liveness sockets.
 #pragma once
 
 #include <chrono>
@@ -24,15 +25,16 @@ class Poller {
   const Bell& bell() const { return bell_; }
   void set_asleep_flag(std::atomic<uint32_t>* flag) { bell_.asleep = flag; }
 
-  // Edge triggered: whoever owns the descriptor reads and writes until EAGAIN.
+  // Watch `fd`, edge triggered: after an event, its owner must read and write until EAGAIN.
   void Add(int fd);
   void Remove(int fd);
 
-  // Sleeps until something happens or `until`. Says nothing about what it was; call Collect under the driver's token.
+  // Sleep until an event occurs or `until` is reached. To learn which event, call Collect while holding the driver's
+  // token.
   void Sleep(Clock::time_point until) const;
-  // Sleeps whatever happens, but for the bell; true if that rang.
+  // Sleep for `time` unless the wake-up eventfd is signalled; ignore all other events. Return true if it was signalled.
   bool Nap(Clock::duration time) const;
-  // Descriptors with news. Silences the bell.
+  // Return the descriptors that have events, and reset the wake-up eventfd.
   const std::vector<int>& Collect();
   void CloseDescriptors();
 

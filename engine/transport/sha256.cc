@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain implementation of the two standards; byte order is written out, so that the host's does not matter.
+// Straightforward implementation of both standards. It assembles bytes explicitly, so it works with any host byte
+// order.
 #include "transport/sha256.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SipHash-2-4 with a 64-bit tag (Aumasson and Bernstein): a keyed hash that is cheap on short messages.
-// The message is any number of 64-bit words followed by one run of bytes; hosts are little-endian, as in base/wire.h.
+// SipHash-2-4 with a 64-bit tag (Aumasson and Bernstein), a keyed hash that is fast for short messages. A message is
+// any number of 64-bit words followed by a run of bytes. Hosts must be little-endian, as in base/wire.h.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class SipHash {
     size_ += sizeof word;
   }
 
-  // Adds the last, possibly unaligned, part of the message and returns the tag. Once.
+  // Add the last, possibly unaligned, part of the message and return the tag. May be called once only.
   uint64_t Finish(std::string_view bytes) {
     while (bytes.size() >= sizeof(uint64_t)) {
       uint64_t word;

@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Owns one descriptor.
+// Owner of one descriptor.
 class Fd {
  public:
   Fd() = default;
@@ -40,28 +40,31 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// Numeric only ("10.0.0.1", "::1", "fe80::1%eth0"): no name service can block us or lie to us. False if it is not.
+// Parse a numeric address ("10.0.0.1", "::1", "fe80::1%eth0"); return false if `text` is none. Names are not resolved,
+// because a name service could block or answer wrongly.
 bool ParseAddress(const std::string& text, int port, SocketAddress* address);
 std::string FormatAddress(const std::string& text, int port);  // "10.0.0.1:80", "[::1]:80"
 
-// Non-blocking, CLOEXEC, TCP_NODELAY; empty with errno set on failure.
+// Open a socket with O_NONBLOCK, CLOEXEC and TCP_NODELAY; on failure return an empty Fd and set errno.
 Fd NewTcpSocket(int family);
-void SetNoDelay(int fd);  // does nothing on a unix socket
+void SetNoDelay(int fd);  // no effect on a unix socket
 int LocalPort(int fd);
-bool IsConnected(int fd);  // False while the other end has not accepted.
-// A dial to a free port of this machine may meet itself (TCP simultaneous open): nobody is at the other end then.
+bool IsConnected(int fd);  // false while the other end has not accepted
+// Return true if the socket is connected to its own address. TCP allows that (simultaneous open) when a process dials a
+// free port of its own host; no other process is at the other end then.
 bool IsConnectedToItself(int fd);
 
-// What the socket has or takes now. -1 with errno (EAGAIN: nothing now); EINTR is retried, SIGPIPE never raised.
+// Transfer as many bytes as the socket has or takes now. Return -1 and set errno otherwise (EAGAIN: none now). EINTR is
+// retried and SIGPIPE is never raised.
 ssize_t ReceiveSome(int fd, void* data, size_t size);
 ssize_t SendSome(int fd, const void* data, size_t size);
-ssize_t SendParts(int fd, const std::string_view* parts, size_t count);  // up to four, as one
-bool IsWritable(int fd);                                                 // or has an end or an error
-bool HasInput(int fd);  // bytes, a connection to accept, an end or an error
+ssize_t SendParts(int fd, const std::string_view* parts, size_t count);  // sends up to four parts with one system call
+bool IsWritable(int fd);  // true also at the end of the stream and after an error
+bool HasInput(int fd);    // true for bytes, a connection to accept, the end of the stream and an error
 inline bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
-// Whether what was sent is sent again and again while the other end's kernel acknowledges nothing: since how long it
-// has said nothing at all. Zero if all is well, and also where a slow reader keeps it waiting.
+// Return the time since the last acknowledgement if the kernel is retransmitting data, otherwise zero. A slow reader at
+// the other end also gives zero, because its kernel still acknowledges.
 std::chrono::milliseconds UnansweredFor(int fd);
 
 std::string ErrorText(int error);  // thread-safe strerror

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte counters of one world as one rank sees it: what went through its sockets, and what its collective state machines
-// moved through memory that the ranks of a host share. Each counter only grows.
+// Byte counters of one world on one rank: bytes through its sockets, and bytes that its collective state machines moved
+// through memory shared by the ranks of a host. A counter never decreases.
 //
-// Data are bytes of tensors, and what state machines write beside them on lanes (sizes and offsets, a few bytes for
-// each collective). Control is everything else on TCP sockets: control messages, the headers of all frames, and
-// completed handshakes. TCP and IP headers are not counted, nor are unix sockets and sockets that only show that a rank
-// lives.
+// Data are tensor bytes, including the few bytes of sizes and offsets that a collective sends with them. Control is
+// everything else on TCP sockets: control messages, the headers of all frames, and completed handshakes. TCP and IP
+// headers are not counted, nor are unix sockets and liveness sockets.
 #pragma once
 
 #include <atomic>
@@ -14,8 +13,8 @@
 
 namespace hvd {
 
-// A sum that one thread at a time adds to and any thread may read. Adding is a load, an addition and a store: the
-// driver's token orders the writers, so no instruction has to lock the cache line.
+// Sum that one thread at a time increments and any thread may read. Only the thread that holds the driver's token adds,
+// so a load, an addition and a store suffice, without a locked instruction.
 class Tally {
  public:
   void Add(uint64_t bytes) { sum_.store(sum() + bytes, std::memory_order_relaxed); }
@@ -29,15 +28,16 @@ struct TrafficSums {
   uint64_t data_sent = 0, data_received = 0;
   uint64_t control_sent = 0, control_received = 0;
   uint64_t memory_read = 0, memory_written = 0;
-  bool data_is_known = true;  // False if MPI or NCCL moved tensors too: the engine does not see how many bytes
+  // False if MPI or NCCL moved tensors too, because the engine does not see how many bytes they moved.
+  bool data_is_known = true;
 };
 
-// The counters that the driver writes, on a cache line of their own.
+// Counters that the driver writes, on a cache line of their own to avoid false sharing.
 struct alignas(64) Traffic {
   Tally data_sent, data_received;
   Tally control_sent, control_received;
-  Tally memory_read;     // by this rank, from memory of other ranks
-  Tally memory_written;  // by this rank, straight into tensors of other ranks
+  Tally memory_read;     // bytes that this rank read from memory of other ranks
+  Tally memory_written;  // bytes that this rank wrote directly into tensors of other ranks
   std::atomic<bool> data_is_known{true};
 
   TrafficSums Load() const {
@@ -51,7 +51,7 @@ struct alignas(64) Traffic {
   }
 };
 
-// A JSON object with the names that hvd.counters() has. Data are null if they are not known.
+// Return a JSON object with the keys of hvd.counters(). Data counters are null if unknown.
 inline std::string ToJson(const TrafficSums& sums) {
   const auto data = [&](uint64_t bytes) { return sums.data_is_known ? std::to_string(bytes) : std::string("null"); };
   return "{\"data_bytes_sent\": " + data(sums.data_sent) + ", \"data_bytes_received\": " + data(sums.data_received) +

@@ -8,17 +8,17 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr size_t kFinalists = 4;    // the starting values among them
-constexpr size_t kFinalRounds = 3;  // an odd number, so that one disturbed sample cannot decide
-constexpr size_t kMostVisits = 2;   // in the search; who deserves more gets it in the finals
-constexpr double kDoubtful = 0.7;   // of the best score so far
+constexpr size_t kFinalists = 4;    // including the starting values
+constexpr size_t kFinalRounds = 3;  // odd, so that one disturbed sample cannot decide
+constexpr size_t kMostVisits = 2;   // per candidate during the search; the finals measure the best ones again
+constexpr double kDoubtful = 0.7;   // fraction of the best score so far
 constexpr double kLeastSpread = 0.01;
 
 const std::vector<uint64_t> kFusion = {kMiB / 2, 2 * kMiB, 8 * kMiB, 32 * kMiB, 128 * kMiB};
 const std::vector<uint64_t> kCycle = {100, 300, 1000, 3000, 10000};  // microseconds
 const std::vector<uint64_t> kChunk = {64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB, Autotuner::kLargestChunk};
 
-// The grid along one knob: with the starting value, and nothing else if the user fixed it.
+// Return the grid along one knob, including the starting value, or only that value if the user fixed it.
 std::vector<uint64_t> Axis(const std::vector<uint64_t>& grid, uint64_t start, bool fixed) {
   if (fixed) return {start};
   std::vector<uint64_t> axis = grid;
@@ -81,7 +81,7 @@ void Autotuner::AddCandidates(const std::vector<std::vector<uint64_t>>& axes, co
   }
 }
 
-// First the starting values, then each knob at both its ends, where a model has most to learn.
+// Plan the first samples: the starting values, then each knob at both its ends, where the model learns most.
 void Autotuner::PlanOpening(const std::vector<std::vector<uint64_t>>& axes) {
   plan_ = {start_};
   for (size_t axis = 0; axis < axes.size(); ++axis) {
@@ -103,7 +103,7 @@ size_t Autotuner::IndexOf(const GaussianProcess::Point& point) const {
 void Autotuner::AddSample(double bytes, double seconds) {
   if (phase_ == Phase::kChosen) return;
   const bool sound = bytes > 0 && seconds > 0;
-  if (phase_ != Phase::kWarmup && !sound) return;  // nothing was learned: the same again
+  if (phase_ != Phase::kWarmup && !sound) return;  // the sample gives no information, so repeat it
   if (phase_ != Phase::kWarmup) candidates_[current_].scores.push_back(std::log(bytes / seconds));
   ++samples_;
   Advance();
@@ -143,14 +143,14 @@ void Autotuner::Advance() {
   }
 }
 
-// Fits the model to what was measured so far, brought to mean 0 and spread 1.
+// Fit the model to the measured scores, normalised to median 0 and spread 1.
 void Autotuner::Learn() {
   std::vector<GaussianProcess::Point> points;
   std::vector<double> values;
   for (const Candidate& candidate : candidates_) {
     if (candidate.scores.empty()) continue;
     points.insert(points.end(), candidate.scores.size(), candidate.point);
-    // Disturbances only ever slow a sample down: of two, the faster one is nearer to the truth.
+    // Take the better one of two scores, because disturbances only ever slow a sample down.
     const double typical =
         candidate.scores.size() == 2 ? std::max(candidate.scores[0], candidate.scores[1]) : Median(candidate.scores);
     values.insert(values.end(), candidate.scores.size(), typical);
@@ -167,7 +167,8 @@ void Autotuner::Learn() {
   }
 }
 
-// Far worse than the best so far: bad values, or a disturbed sample. Measuring again tells which.
+// Return true if the only sample is far worse than the best so far. The cause is bad values or a disturbance; a second
+// sample tells which.
 bool Autotuner::IsDoubtful() const {
   if (candidates_[current_].scores.size() != 1) return false;
   double best = -HUGE_VAL;
@@ -190,7 +191,8 @@ size_t Autotuner::MostPromising() const {
   return found;
 }
 
-// The starting values, the best single measurement, and those that the model thinks most of.
+// Select the finalists: the starting values, the best measured candidate, and those with the highest means in the
+// model.
 void Autotuner::PlanFinals() {
   std::vector<size_t> order(candidates_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -208,14 +210,15 @@ void Autotuner::PlanFinals() {
     const bool there = std::find(finalists_.begin(), finalists_.end(), order[i]) != finalists_.end();
     if (!there) finalists_.push_back(order[i]);
   }
-  // In turn, so that whatever disturbs the machine disturbs all; what was lucky in the search starts afresh.
+  // Measure the finalists in turn, so that a disturbance of the machine affects all of them.
   plan_.clear();
   for (size_t round = 0; round < kFinalRounds; ++round) {
     plan_.insert(plan_.end(), finalists_.begin(), finalists_.end());
   }
 }
 
-// The starting values are the first finalist: only what was better as measured replaces them.
+// Choose a finalist with a better mean and a better measured median than the starting values, otherwise the starting
+// values.
 void Autotuner::Choose() {
   Learn();
   current_ = start_;

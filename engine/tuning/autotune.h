@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The autotuner's mind: told how each sample went, it says which values to try next and which to keep. Bayesian search
-// over a logarithmic grid, then the best candidates and the starting values once more, in turn. Pure: no clock, no I/O.
+// Search strategy of the autotuner: from the score of each sample it decides which values to try next and which to
+// keep. It runs a Bayesian search over a logarithmic grid, then measures the best candidates and the starting values
+// again, in turn. It has no clock and no I/O.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +15,39 @@ namespace hvd {
 
 struct AutotuneOptions {
   Tuning start;
-  bool fixed_fusion = false, fixed_cycle = false, fixed_chunk = false;  // the user's own choice, not to be touched
+  bool fixed_fusion = false, fixed_cycle = false, fixed_chunk = false;  // values set by the user, which are not changed
   int warmup_samples = 3;
-  int search_samples = 20;  // 0: the starting values stay
-  double noise = 0.8;       // of a sample, relative to what the values can change
+  int search_samples = 20;  // if 0, the starting values are kept
+  double noise = 0.8;       // standard deviation of a sample, relative to the effect of the values
 };
 
 Tuning InitialTuning(const Settings& settings);
-// What a lane's slots must have room for.
+// Return the largest chunk for which a lane's slots must have room.
 size_t LargestChunk(const Settings& settings);
 
 class Autotuner {
  public:
-  // The largest chunk that is ever tried; the lanes' slots must have room for it.
+  // Largest chunk that is ever tried.
   static constexpr size_t kLargestChunk = size_t{1} << 20;
 
   enum class Phase { kWarmup, kSearch, kFinal, kChosen };
 
   explicit Autotuner(const AutotuneOptions& options);
 
-  // What the next sample is for, and the values that it is to be measured with; for good once the phase is kChosen.
+  // Return the purpose of the next sample, and the values to measure it with. Once the phase is kChosen, the values are
+  // final.
   Phase phase() const { return phase_; }
   const Tuning& values() const { return candidates_[current_].values; }
-  // The next sample took this many seconds for this many bytes.
+  // Add the result of the next sample: `bytes` were reduced in `seconds`.
   void AddSample(double bytes, double seconds);
-  // What was measured with the values in force, taken together: the median, in bytes per second.
+  // Return the median of all samples with the current values, in bytes per second.
   double score() const;
 
  private:
   struct Candidate {
     Tuning values;
     GaussianProcess::Point point;
-    std::vector<double> scores;  // logarithms: a factor counts the same everywhere
+    std::vector<double> scores;  // as logarithms, so that a factor counts equally everywhere
   };
 
   void AddCandidates(const std::vector<std::vector<uint64_t>>& axes, const Tuning& start);
@@ -62,12 +64,12 @@ class Autotuner {
   Phase phase_ = Phase::kWarmup;
   std::vector<Candidate> candidates_;
   size_t start_ = 0, current_ = 0;
-  int samples_ = 0;           // of this phase
-  std::vector<size_t> plan_;  // of the search's opening, then of the finals
-  size_t opened_ = 0;         // how much of the opening has been taken up
+  int samples_ = 0;           // of the current phase
+  std::vector<size_t> plan_;  // candidates to measure: for the opening of the search, later for the finals
+  size_t opened_ = 0;         // how much of the opening is done
   std::vector<size_t> finalists_;
   GaussianProcess model_;
-  double best_ = 0;  // the model's mean where it is highest among the measured
+  double best_ = 0;  // highest mean of the model among the measured candidates
 };
 
 }  // namespace hvd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gaussian process regression on a handful of noisy points of a small cube: what to expect anywhere in it, and how
-// surely. Squared exponential kernel, exact inference; meant for tens of points, not thousands.
+// Gaussian process regression on a few noisy points in a unit cube: it estimates the mean and the deviation at any
+// point. Squared exponential kernel, exact inference; meant for tens of points, not thousands.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@ class GaussianProcess {
     double mean, deviation;
   };
 
-  // `noise`: standard deviation of a measurement, where the function itself varies by about 1 around 0.
+  // `noise` is the standard deviation of a measurement, for a function that varies by about 1 around 0.
   explicit GaussianProcess(double noise) : noise_(noise) {}
 
   void Fit(std::vector<Point> points, const std::vector<double>& values);
   Estimate At(const Point& point) const;
-  // How much the value at `point` is expected to exceed `best`, counting as 0 where it does not.
+  // Return by how much the value at `point` is expected to exceed `best`; a lower value counts as 0.
   double ExpectedImprovement(const Point& point, double best) const;
 
  private:
-  std::vector<double> Solve(std::vector<double> right) const;  // the lower triangle, forwards
+  std::vector<double> Solve(std::vector<double> right) const;  // forward substitution with the lower triangle
 
   double noise_;
   std::vector<Point> points_;

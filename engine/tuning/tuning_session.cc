@@ -56,7 +56,7 @@ bool StepFinder::Begins(const Request& request) {
   return true;
 }
 
-// The first seven columns are those of Horovod's log, so that whatever reads that one reads this one too.
+// The first seven columns are those of Horovod's log, so that programs that read that log can read this one.
 AutotuneLog::AutotuneLog(const Settings& settings, ByHost by_host, const Log& log)
     : log_(log),
       path_(settings.autotune_log),
@@ -106,7 +106,7 @@ std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time
 }
 
 void TuningSession::BeginStep(Clock::time_point now) {
-  if (tuner_.phase() == Autotuner::Phase::kChosen) {  // from the outset: there was nothing to tune
+  if (tuner_.phase() == Autotuner::Phase::kChosen) {  // from the beginning, because there was nothing to tune
     EndSample(now);
   } else if (settling_) {
     BeginSample(now);

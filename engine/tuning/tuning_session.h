@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autotuning as the leader of all ranks lives it: finds the training's steps in what is agreed, times samples of them,
-// asks the Autotuner what to try next and writes the log. It ends with the tuning; afterwards nothing is measured.
+// Autotuning on the leader, for all ranks: it finds the steps of the training in the negotiated batches, times samples
+// of them, asks the Autotuner what to try next and writes the log. It ends when the values are chosen; nothing is
+// measured afterwards.
 #pragma once
 
 #include <chrono>
@@ -17,25 +18,27 @@
 
 namespace hvd {
 
-// A step ends where a name comes again: a training step reduces each of its tensors once.
+// Detector of training steps. A step ends where a name occurs again, because a training step reduces each of its
+// tensors once.
 class StepFinder {
  public:
-  // True if a new step begins with this tensor.
+  // Return true if a new step begins with this tensor.
   bool Begins(const Request& request);
 
  private:
-  // Names that never come again must not pile up: this many of them count as a step.
+  // Limit for names that never occur again: this many names count as a step.
   static constexpr size_t kMostNames = 1 << 16;
   std::unordered_set<size_t> seen_;  // hashes of names
 };
 
-// What goes host by host.
+// Collectives that use a hierarchical algorithm.
 struct ByHost {
-  bool sums = false;   // allreduce
-  bool moves = false;  // allgather
+  bool sums = false;   // true if allreduce does
+  bool moves = false;  // true if allgather does
 };
 
-// One line for each sample and one for the choice, flushed at once. A file that cannot be written costs a warning.
+// Log with one line for each sample and one for the choice, flushed at once. If the file cannot be written, it logs a
+// warning and tuning continues.
 class AutotuneLog {
  public:
   AutotuneLog(const Settings& settings, ByHost by_host, const Log& log);
@@ -58,8 +61,8 @@ class TuningSession {
 
   TuningSession(const Settings& settings, ByHost by_host, const Log& log = Log());
 
-  // A batch of the global set was agreed upon. Returns what all ranks are to switch to, if anything; `final` is set in
-  // the last of these, with which the session is over.
+  // Process a negotiated batch of the global set. Return the values to which all ranks must switch, if they change;
+  // `final` is set in the last ones, which end the session.
   std::optional<Tuning> OnBatch(const Entries& entries, Clock::time_point now);
 
  private:
@@ -72,7 +75,7 @@ class TuningSession {
   AutotuneLog file_;
   StepFinder finder_;
   const int steps_per_sample_;
-  bool settling_ = true;  // the first step with other values counts for neither
+  bool settling_ = true;  // the first step with new values belongs to no sample
   int steps_ = 0;
   double bytes_ = 0;
   Clock::time_point began_;

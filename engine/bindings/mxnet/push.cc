@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives as operations of MXNet's own dependency engine: one starts when MXNet has its arrays ready, and MXNet
-// goes on with what depends on it when it is done. No Python runs in between. Nothing of MXNet is needed to build this:
-// its C functions are looked up at run time.
+// Collectives as operations of MXNet's dependency engine: an operation starts when MXNet has its arrays ready, and when
+// it is done MXNet continues with the operations that depend on it. No Python runs in between. The build needs nothing
+// of MXNet, because its C functions are looked up at run time.
 #include <dlfcn.h>
 #include <hvd/engine.h>
 
@@ -16,8 +16,8 @@ namespace {
 
 using Array = void*;  // MXNet's NDArrayHandle
 
-// What MXNet passes for the end of an operation (mxnet/engine.h, the same in all of 1.x): copied, and called once from
-// any thread. The error is a dmlc::Error, which is a std::runtime_error with nothing added; MXNet copies it.
+// Completion callback that MXNet passes to an operation (mxnet/engine.h, equal in all of 1.x). It is copied, and called
+// once on any thread. The error is a dmlc::Error, which is a std::runtime_error without additions; MXNet copies it.
 struct OnComplete {
   void (*callback)(void* engine, void* operation, const std::runtime_error* error);
   void* engine;
@@ -29,7 +29,7 @@ struct Context {
   int32_t device_id = 0;
 };
 
-// The start of a DLManagedTensor (DLPack is a stable ABI).
+// First fields of a DLManagedTensor (DLPack is a stable ABI).
 struct Managed {
   void* data;
   int32_t device_type, device_id;
@@ -41,7 +41,7 @@ struct Managed {
   uint64_t byte_offset;
 };
 
-constexpr int kStartSoon = 3;  // FnProperty::kCPUPrioritized: not behind long computations
+constexpr int kStartSoon = 3;  // FnProperty::kCPUPrioritized: the operation does not queue behind long computations
 
 struct Library {
   int (*MXEnginePushAsyncND)(void (*)(void*, void*, void*), void* task, void (*deleter)(void*), const Context*,
@@ -60,11 +60,11 @@ const hvd_api* Api() {
   return api;
 }
 
-// Equal for arrays in the same memory: a pointer to that is an NDArray's first member. hvd_mxnet_memory lets Python
-// check.
+// Return a value that is equal for arrays in the same memory: the pointer to that memory is the first member of an
+// NDArray. Python checks this assumption with hvd_mxnet_memory.
 const void* Memory(Array array) { return *static_cast<const void* const*>(array); }
 
-// A collective in MXNet's queue: everything that it needs, for the caller's memory is gone when it starts.
+// Collective in MXNet's queue. It owns copies of its arguments, because the caller's memory is gone when it starts.
 class Task {
  public:
   Task(hvd_world* world, int32_t process_set, const char* group)
@@ -76,7 +76,7 @@ class Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
-  // `op` points to what need not outlive this call.
+  // Add a collective and copy what `op` points to.
   void Add(hvd_op op) {
     names_.emplace_back(op.name);
     numbers_.emplace_back(op.shape, op.shape + op.ndim);
@@ -87,12 +87,14 @@ class Task {
     ops_.push_back(op);
   }
 
-  // Takes references of its own to the arrays, which Python may drop at any time. False: MXNet has noted why.
+  // Take references to the arrays, because Python may drop its own at any time. Return false on failure; MXNet has
+  // recorded the reason.
   bool KeepArrays() {
     for (hvd_op& op : ops_) {
       if (!Keep(const_cast<void*>(op.input), &inputs_) || !Keep(op.output, &outputs_)) return false;
     }
-    // MXNet would wait for ever for an array that is named twice. Views of one array count as that array.
+    // List each array once, because MXNet would wait indefinitely for an array that is listed twice. Views of one array
+    // count as that array.
     for (Array array : outputs_) {
       if (!Holds(written_, array)) written_.push_back(array);
     }
@@ -151,8 +153,9 @@ class Task {
     }
   }
 
-  // Where an array's elements are, now that they have been computed. MXNDArrayGetData would wait for the array if it
-  // has to bring it into the plain layout, and inside an operation that wait never ends; this refuses instead.
+  // Find the address of an array's elements, which have been computed by now. MXNDArrayGetData cannot be used: if it
+  // must convert the array to the default layout it waits for the array, and inside an operation that wait never ends.
+  // MXNDArrayToDLPack returns an error instead.
   bool Find(Array array, void** data) {
     Managed* managed = nullptr;
     if (mxnet.MXNDArrayToDLPack(array, &managed)) {
@@ -170,7 +173,8 @@ class Task {
     task->Leave();
   }
 
-  // MXNet's Python makes an exception of the class that the text starts with; horovod/mxnet/queue.py reads the rest.
+  // Record the error. MXNet's Python raises an exception of the class at the start of the text; horovod/mxnet/queue.py
+  // parses the rest.
   void Note(const hvd_status& status) {
     if (status.code == HVD_INVALID || status.code == HVD_NOT_IMPLEMENTED) {
       error_ =
@@ -183,8 +187,8 @@ class Task {
 
   const std::string& name() const { return group_.empty() ? names_[0] : group_; }
 
-  // The starter and the engine may be done in either order; the last one tells MXNet, and then nobody here needs the
-  // world or the task any more.
+  // Release one party's interest. Start and the engine's callback may finish in either order; the last one informs
+  // MXNet, after which neither the world nor the task is used here.
   void Leave() {
     if (parties_.fetch_sub(1) > 1) return;
     const OnComplete end = on_complete_;
@@ -200,7 +204,7 @@ class Task {
   const int32_t process_set_;
   const std::string group_;
   std::vector<hvd_op> ops_;
-  std::deque<std::string> names_;  // that do not move when there are more
+  std::deque<std::string> names_;  // a deque, so that names do not move when more are added
   std::deque<std::vector<int64_t>> numbers_;
   std::vector<Array> inputs_, outputs_, read_, written_;
   OnComplete on_complete_{};
@@ -218,7 +222,8 @@ bool Look(void* library, const char* name, Function* function) {
 
 extern "C" {
 
-// Once, with the dlopen handle of libmxnet. Returns NULL, or the function that this MXNet does not have.
+// Look up MXNet's functions in the dlopen handle of libmxnet; call once. Return NULL, or the name of a function that
+// this MXNet lacks.
 __attribute__((visibility("default"))) const char* hvd_mxnet_use(void* library) {
 #define HVD_LOOK(name) \
   if (!Look(library, #name, &mxnet.name)) return #name
@@ -234,12 +239,12 @@ __attribute__((visibility("default"))) const char* hvd_mxnet_use(void* library) 
 
 __attribute__((visibility("default"))) const void* hvd_mxnet_memory(void* array) { return Memory(array); }
 
-// One collective (group NULL) or a group, to which its tensors are then added. The world must outlive it.
+// Create a task for one collective (group NULL) or for a group; add the tensors next. The world must outlive the task.
 __attribute__((visibility("default"))) void* hvd_mxnet_new(hvd_world* world, int32_t process_set, const char* group) {
   return new Task(world, process_set, group);
 }
 
-// `input` and `output` are NDArrayHandles, equal for one in place.
+// Add a tensor. `input` and `output` are NDArrayHandles, equal for an operation in place.
 __attribute__((visibility("default"))) void hvd_mxnet_add(void* task, int32_t kind, const char* name, int32_t dtype,
                                                           const int64_t* shape, int32_t ndim, void* input, void* output,
                                                           int32_t reduce_op, double prescale, double postscale,
@@ -265,7 +270,8 @@ __attribute__((visibility("default"))) void hvd_mxnet_add(void* task, int32_t ki
   static_cast<Task*>(task)->Add(op);
 }
 
-// Queues it; it is gone then. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.
+// Queue the task and take ownership of it. Return 0, or -1 after an error, which MXGetLastError describes, as MXNet's C
+// interface does.
 __attribute__((visibility("default"))) int hvd_mxnet_push(void* task, int32_t priority) {
   std::unique_ptr<Task> pushed(static_cast<Task*>(task));
   if (!pushed->KeepArrays()) return -1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What compiled programs bake in instead of a world: numbers that stand for process sets of the world of the moment.
-// A program that was traced before a re-initialisation then runs in the new world, with its size and membership.
+// Contexts: numbers that compiled programs contain instead of a world. A context stands for a process set of the
+// current world, so that a program traced before a re-initialisation runs in the new world, with its size and
+// membership.
 #pragma once
 
 #include <hvd/engine.h>
@@ -14,12 +15,13 @@ namespace hvd::bindings {
 
 struct Membership {
   hvd_world* world;
-  int32_t process_set, size, index, rank;  // index: this rank's place in the set; rank: in the world
+  int32_t process_set, size, index, rank;  // index: position of this rank in the set; rank: in the world
 };
 
 class Contexts {
  public:
-  // Keeps the worlds behind the memberships alive; held only for moments, for closing a world waits for it.
+  // Read lock that keeps the worlds of the memberships alive. Hold it only briefly, because closing a world waits for
+  // it.
   class Reading {
    public:
     explicit Reading(Contexts& contexts) : contexts_(contexts), lock_(contexts.mutex_) {}

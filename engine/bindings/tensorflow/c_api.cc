@@ -7,7 +7,7 @@ namespace hvd::tensorflow {
 namespace {
 
 Library LookUp() {
-  // All of it is in this library, which the Python package has loaded long before us, whatever its flags were.
+  // Search this library, which contains all functions and which the Python package has loaded earlier, with any flags.
   void* framework = dlopen("libtensorflow_framework.so.2", RTLD_NOLOAD | RTLD_LAZY);
   if (!framework) framework = dlopen("libtensorflow_framework.2.dylib", RTLD_NOLOAD | RTLD_LAZY);
   if (!framework) framework = RTLD_DEFAULT;

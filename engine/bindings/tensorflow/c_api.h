@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of TensorFlow's C interface that operations need, declared here and looked up in the TensorFlow that is
-// loaded: nothing of TensorFlow is there when this is built, and one build serves every version.
+// Part of TensorFlow's C interface that the operations need. It is declared here and looked up in the loaded
+// TensorFlow, so that the build does not need TensorFlow and one build serves every version.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ struct StringView {
   size_t size;
 };
 
-// TF_Code
+// Values of TF_Code.
 enum Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9 };
 
-// TF_DataType
+// Values of TF_DataType.
 enum DataType {
   kFloat = 1,
   kDouble = 2,
@@ -51,7 +51,7 @@ using Compute = void (*)(void* kernel, TF_OpKernelContext*);
 using ComputeAsync = void (*)(void* kernel, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*);
 using InferShape = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
-// One line for each function: what it returns, its name, its parameters.
+// One line for each function: return type, name, parameters.
 #define HVD_TENSORFLOW_FUNCTIONS(F)                                                                                    \
   F(TF_Status*, TF_NewStatus, ())                                                                                      \
   F(void, TF_DeleteStatus, (TF_Status*))                                                                               \
@@ -111,13 +111,13 @@ struct Library {
 #define HVD_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   HVD_TENSORFLOW_FUNCTIONS(HVD_DECLARE)
 #undef HVD_DECLARE
-  const char* missing = nullptr;  // the function that this TensorFlow does not have
+  const char* missing = nullptr;  // name of a function that this TensorFlow lacks
 };
 
-// The TensorFlow of this process, looked up once.
+// Return the TensorFlow of this process; the first call looks it up.
 const Library& Tf();
 
-// A status of TensorFlow's for the length of a scope.
+// TF_Status that is deleted at the end of the scope.
 class Status {
  public:
   Status() : status_(Tf().TF_NewStatus()) {}

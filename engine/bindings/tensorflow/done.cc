@@ -31,9 +31,9 @@ bool OnThisStack(const void* pointer) {
 
 }  // namespace
 
-// Up to TensorFlow 2.21 this is the address of a std::function that is a parameter of the caller, gone when
-// compute_async returns: it must be copied. From 2.22 on it is an object on the heap that TensorFlow deletes itself,
-// which a copy would leave behind. Where it lies tells which; this leans on the layout of libstdc++'s std::function.
+// Up to TensorFlow 2.21, `callback` is the address of a std::function that is a parameter of the caller and is gone
+// when compute_async returns, so it must be copied. From 2.22 on it is a heap object that TensorFlow itself deletes and
+// that a copy would leak. Its address tells which case applies. This relies on the layout of libstdc++'s std::function.
 Done::Done(TF_AsyncOpKernelDoneCallback* callback) : callback_(callback) {
   if (OnThisStack(callback)) {
     copy_ = std::make_unique<std::function<void()>>(*reinterpret_cast<std::function<void()>*>(callback));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How TensorFlow hears that an asynchronous operation is over, whenever that is and on whichever thread.
+// Completion of an asynchronous TensorFlow operation, at any time and on any thread.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,9 @@ namespace hvd::tensorflow {
 
 class Done {
  public:
-  // Inside compute_async, with what TensorFlow passed.
+  // Construct inside compute_async, with the callback that TensorFlow passes.
   explicit Done(TF_AsyncOpKernelDoneCallback* callback);
-  // Once. TensorFlow may free everything that belongs to the operation before this returns.
+  // Inform TensorFlow; call once. TensorFlow may free everything that belongs to the operation before this returns.
   void Run();
 
  private:

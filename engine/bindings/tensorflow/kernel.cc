@@ -6,7 +6,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-// TensorFlow runs at most as many iterations of a loop at once as its parallel_iterations, which is 10 unless given.
+// Bound for concurrent iterations of a loop: TensorFlow runs at most parallel_iterations, which is 10 by default.
 constexpr int64_t kIterations = 32;
 
 class Attributes {
@@ -19,7 +19,7 @@ class Attributes {
     Tf().TF_OpKernelConstruction_GetAttrInt64(construction_, name, &value, status.get());
     return value;
   }
-  // TensorFlow's attributes know no double: its bits travel as an integer.
+  // Return a double attribute. TensorFlow has no double attributes, so its bits travel as an integer.
   double Real(const char* name) const {
     const int64_t bits = Integer(name);
     double value = 0;
@@ -71,9 +71,10 @@ std::string Kernel::NameIn(int64_t iteration) const {
   return iteration > 0 ? name + "#" + std::to_string(iteration % kIterations) : name;
 }
 
-// A call that waits on the spot drives the engine meanwhile, which saves two thread hand-overs and the time for
-// gathering. The thread that waits may be the one that another collective needs to be started, so that is for those
-// that come alone, and never for long; many are better all started and fused. A node is taken to do what it did last.
+// Let a collective that runs alone wait for up to 20 ms on TensorFlow's thread: it drives the engine meanwhile, which
+// saves two thread hand-overs and the time for gathering. Other collectives may need this thread to start, so those
+// that run beside others do not wait; it is better to start and fuse them all. A node is expected to behave as it did
+// the last time.
 int Kernel::PatienceMs() const {
   const int history = history_.load(std::memory_order_relaxed);
   const bool only_one = !program_ || program_->collectives() == 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective's node in a graph: what its attributes say, read once.
+// Graph node of a collective, with its attributes, which are read once.
 #pragma once
 
 #include <hvd/engine.h>
@@ -16,18 +16,19 @@ namespace hvd::tensorflow {
 struct Kernel {
   Kernel(hvd_kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction);
 
-  // The name under which ranks find each other's; of a node in a loop, for each iteration that may run beside others.
+  // Return the name by which ranks match tensors. For a node in a loop, concurrent iterations get different names.
   std::string NameIn(int64_t iteration) const;
-  // How long a call may wait on the spot; see the definition.
+  // Return how many milliseconds a call may wait on TensorFlow's thread; see the definition for the reasons.
   int PatienceMs() const;
-  // Whether other collectives were under way beside this one, the last time.
+  // Record whether this collective ran alone the last time, without other collectives beside it.
   void Remember(bool alone) const { history_.store(alone ? kAlone : kBesideOthers, std::memory_order_relaxed); }
 
   const hvd_kind kind;
-  const char* const type;  // such as HorovodAllreduce
+  const char* const type;  // TensorFlow's name of the operation, such as HorovodAllreduce
   const bool grouped;
   std::string name;
-  std::string contents;  // of a group: what every rank must have put into it, in words; empty if that is not compared
+  // For a group: description of its contents, which must be equal on all ranks; empty if they are not compared.
+  std::string contents;
   int64_t reduce_op = 1, root = -1, context = 0;
   double prescale = 1.0, postscale = 1.0;
 

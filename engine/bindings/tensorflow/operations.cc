@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the operations known to TensorFlow when it loads this library: their definitions, shapes and kernels.
+// Registration of the operations when TensorFlow loads this library: definitions, shapes and kernels.
 #include <string>
 
 #include "bindings/tensorflow/c_api.h"
@@ -33,7 +33,8 @@ void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-// The number of rows depends on other ranks, or on how many there are when the graph runs.
+// Set a result shape with an unknown number of rows, which depends on other ranks or on their number when the graph
+// runs.
 void OtherRowsOf(TF_ShapeInferenceContext* context, int i, TF_Status* status) {
   const Shape shape;
   Tf().TF_ShapeInferenceContextGetInput(context, i, shape.get(), status);
@@ -66,7 +67,7 @@ void Scalar(TF_ShapeInferenceContext* context, TF_Status* status) {
   Tf().TF_ShapeInferenceContextSetOutput(context, 0, scalar.get(), status);
 }
 
-// Attributes that all collectives have; horovod/tensorflow/native.py gives and reads them.
+// Attributes that all collectives have; horovod/tensorflow/native.py sets and reads them.
 constexpr const char* kReductionAttributes[] = {"reduce_op: int = 1", "root_rank: int = -1", "context: int = 0",
                                                 "prescale_bits: int = 4607182418800017408",  // 1.0
                                                 "postscale_bits: int = 4607182418800017408"};
@@ -96,7 +97,8 @@ void Delete(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 void Register(TF_OpDefinitionBuilder* definition, TF_KernelBuilder* kernel, const char* type) {
   const Status status;
-  // Stateful: never pruned, merged or folded. What would serialise them in tf.function is undone by native.py.
+  // Stateful operations are never pruned, merged or folded. native.py removes the control dependencies that would
+  // serialise them in tf.function.
   Tf().TF_OpDefinitionBuilderSetIsStateful(definition, true);
   Tf().TF_RegisterOpDefinition(definition, status.get());
   Tf().TF_RegisterKernelBuilder(type, kernel, status.get());
@@ -112,7 +114,7 @@ void RegisterCollective() {
     Tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, Scalar);
   } else {
     for (const char* attribute : kReductionAttributes) Tf().TF_OpDefinitionBuilderAddAttr(definition, attribute);
-    // Of any type: what the parser of these texts accepts does not include the 8-bit floats. Task looks at it.
+    // Accept any type, because the parser of these texts does not know the 8-bit floats. Task checks the type.
     if (grouped) Tf().TF_OpDefinitionBuilderAddAttr(definition, "contents: string = ''");
     Tf().TF_OpDefinitionBuilderAddAttr(definition, grouped ? "T: list(type) >= 1" : "T: type");
     Tf().TF_OpDefinitionBuilderAddInput(definition, grouped ? "tensors: T" : "tensor: T");
@@ -129,7 +131,7 @@ void RegisterCollective() {
   Register(definition, Tf().TF_NewAsyncKernelBuilder(type, "CPU", Create<kind, grouped>, Run, Delete), type);
 }
 
-// Questions that a graph asks when it runs.
+// Operations that return the rank, size and so on when a graph runs.
 
 struct Answer {
   int32_t value = 0;
@@ -185,7 +187,8 @@ void RegisterQuestion(const char* type) {
            type);
 }
 
-// tf.load_op_library makes Python functions of the operations that are registered while it loads a library.
+// Register at load time, because tf.load_op_library creates Python functions for the operations that are registered
+// while it loads a library.
 __attribute__((constructor)) void RegisterAll() {
   if (Tf().missing) return;
   RegisterCollective<HVD_ALLREDUCE, false>();

@@ -3,7 +3,7 @@
 
 namespace hvd::tensorflow {
 
-// All of these are leaked on purpose: TensorFlow's threads may outlive static destructors.
+// The objects below are leaked on purpose, because TensorFlow's threads may outlive static destructors.
 bindings::Contexts& AllContexts() {
   static auto* contexts = new bindings::Contexts;
   return *contexts;

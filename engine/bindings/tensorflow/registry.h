@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python tells the operations: which world and process sets are alive; and what operations tell each other: how
-// many collectives stand in one program.
+// State shared between Python and the operations: the current world and its process sets, and how many collectives each
+// program contains.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace hvd::tensorflow {
 
 bindings::Contexts& AllContexts();
 
-// The numbers that graphs may ask for, which change when the world does.
+// Rank and sizes that graphs may read; they change with the world.
 struct Place {
   bool initialized = false;
   int32_t rank = 0, local_rank = 0, local_size = 0;
@@ -32,7 +32,7 @@ class Topology {
 
   void Set(const Place& place);
   void SetProcessSet(int32_t id, const KnownSet& set);
-  void ForgetProcessSet(int32_t id);  // 0 is the set of all ranks: the world is gone
+  void ForgetProcessSet(int32_t id);  // id 0 is the set of all ranks: the world has been closed
 
   Place place();
   bool Find(int32_t id, KnownSet* set);
@@ -43,10 +43,10 @@ class Topology {
   std::map<int32_t, KnownSet> sets_;
 };
 
-// The collectives of a graph, counted by the names of their nodes: a graph may be instantiated more than once.
+// Collectives of a graph, counted by the names of their nodes, because a graph may be instantiated more than once.
 class Program {
  public:
-  static Program* Find(int64_t number);  // nullptr for 0: an eager operation, which is on its own
+  static Program* Find(int64_t number);  // nullptr for 0, which stands for an eager operation and belongs to no program
 
   void Add(const std::string& node);
   int collectives() const { return collectives_.load(std::memory_order_relaxed); }

@@ -10,11 +10,11 @@ namespace {
 
 constexpr int32_t kNone = -1;
 
-// Set while the engine tells of ended work on this thread. A thread of TensorFlow's that then starts more work in the
-// same breath must not wait for it: it may be the one that drives the engine.
+// True while the engine's completion callback runs on this thread. TensorFlow may start more operations from it; these
+// must not wait, because this thread may be the one that drives the engine.
 thread_local bool inside_callback = false;
 
-// Collectives that have been started in this process, and those that are under way.
+// Number of collectives started in this process, and number in progress.
 std::atomic<uint64_t> starts{0};
 std::atomic<int> under_way{0};
 
@@ -23,7 +23,7 @@ const hvd_api* Engine() {
   return api;
 }
 
-// hvd_dtype
+// Return the hvd_dtype for a TF_DataType.
 int32_t EngineType(int type) {
   static constexpr struct {
     int theirs;
@@ -55,9 +55,10 @@ size_t Bytes(int32_t type, const int64_t* shape, int32_t ndim) {
   return bytes;
 }
 
-constexpr size_t kChecksumDigits = 8;  // at the end of a group's contents; see horovod/common/group_contents.py
+// Length of the checksum at the end of a group's contents; see horovod/common/group_contents.py
+constexpr size_t kChecksumDigits = 8;
 
-char nothing;  // the memory of an empty tensor: NULL would ask the engine for some
+char nothing;  // address for empty tensors, because NULL would ask the engine to allocate memory
 
 void* DataOf(TF_Tensor* tensor) {
   void* data = Tf().TF_TensorData(tensor);
@@ -92,7 +93,7 @@ void Task::Start(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKe
     last = task->Leave();
     if (last) task->Collect();
   }
-  // Only now: TensorFlow may start the next collective, or a shutdown, on this very thread.
+  // Not earlier, because TensorFlow may start the next collective, or a shutdown, on this thread.
   if (last) task->End();
 }
 
@@ -103,14 +104,14 @@ bool Task::Describe(const bindings::Membership& member) {
   const size_t count = static_cast<size_t>(Tf().TF_NumInputs(context_)) - has_splits;
   const size_t ops = kernel_.kind == HVD_JOIN ? 1 : count;
   ops_.resize(ops);
-  names_.resize(ops + 1);  // the last one for the contents of a group
+  names_.resize(ops + 1);  // one more, for the contents of a group
   const std::string_view contents = kernel_.contents;
   const std::string_view checksum = contents.substr(contents.size() - std::min(contents.size(), kChecksumDigits));
   const std::string member_name = checksum.empty() ? name_ : name_ + "." + std::string(checksum);
   shapes_.resize(ops);
   places_.resize(ops);
   types_.resize(ops);
-  tensors_.resize(ops + 1);  // the last one for received splits, or what a join gives
+  tensors_.resize(ops + 1);  // one more, for the received splits or the result of a join
   for (size_t i = 0; i < ops; ++i) {
     hvd_op& op = ops_[i];
     op = {};
@@ -129,10 +130,10 @@ bool Task::Describe(const bindings::Membership& member) {
   return !has_splits || DescribeSplits(member);
 }
 
-// Ranks that put different tensors into a group give these different names, and would wait for each other. An empty
-// tensor whose name does not depend on the contents lets the engine compare the names of the groups instead, which hold
-// the contents. It comes last: when the engine compares it, it knows all members of both groups, and fails them
-// together.
+// Add an empty tensor to the group, so that the engine detects different contents. Ranks that put different tensors
+// into a group also give these different names, and would wait for each other. The empty tensor's name does not depend
+// on the contents, so the engine compares the group names, which contain them. It comes last, so that the engine knows
+// all members of both groups when it compares it, and fails them together.
 void Task::DescribeContents() {
   group_ = name_;
   if (kernel_.contents.empty()) return;
@@ -161,7 +162,8 @@ bool Task::DescribeTensor(size_t i, const bindings::Membership& member) {
   for (int32_t d = 0; d < op.ndim; ++d) shapes_[i][d] = Tf().TF_Dim(input, d);
   op.shape = shapes_[i].data();
   op.input = DataOf(input);
-  // The context keeps the input alive; another reference here would keep TensorFlow from reusing its memory.
+  // Drop this reference: the context keeps the input alive, and another reference would stop TensorFlow from reusing
+  // its memory.
   Tf().TF_DeleteTensor(input);
   if (op.dtype == kNone) return Fail(kUnknown, "its dtype is not supported");
   const bool by_rows =
@@ -245,7 +247,7 @@ void Task::Submit(const bindings::Membership& member) {
     parties_.fetch_sub(1);
     Fail(status);
   } else if (patience && Engine()->wait(world_, handle_, patience, &status) == HVD_IN_PROGRESS) {
-    alone_ = false;  // so that the next time nobody waits; how it ended otherwise, OnDone has heard
+    alone_ = false;  // so that the next call does not wait; if the collective ended otherwise, OnDone handles that
   }
 }
 
@@ -271,7 +273,8 @@ void Task::OnDone(void* pointer, const hvd_status* status) {
   inside_callback = nested;
 }
 
-// While the world is certainly there: the starter holds the contexts' lock, the callback runs before it is closed.
+// Collect the results and release the handle. The world exists here: Start holds the contexts' lock, and the callback
+// runs before the world is closed.
 void Task::Collect() {
   if (!handle_) return;
   const Status status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One collective under way: the operation's tensors in the engine's hands, until TensorFlow is told.
+// One collective in progress: the engine works on the operation's tensors until TensorFlow is informed.
 #pragma once
 
 #include <hvd/engine.h>
@@ -15,11 +15,11 @@ namespace hvd::tensorflow {
 
 class Task {
  public:
-  // Starts the collective; it ends by itself, perhaps before this returns.
+  // Start the collective; it completes asynchronously, perhaps before this returns.
   static void Start(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done);
 
  private:
-  // A result whose shape the engine knows later.
+  // Result whose shape the engine determines later.
   struct Place {
     Task* task;
     int index;
@@ -30,7 +30,7 @@ class Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
-  // The steps; false once the operation has failed.
+  // Steps of a task; each returns false once the operation has failed.
   bool Describe(const bindings::Membership& member);
   bool DescribeTensor(size_t i, const bindings::Membership& member);
   bool DescribeSplits(const bindings::Membership& member);
@@ -56,16 +56,16 @@ class Task {
   hvd_world* world_ = nullptr;
   int64_t handle_ = 0;
   int32_t members_ = 0;
-  std::atomic<int> parties_{1};  // the starter, and the engine while it has the work
+  std::atomic<int> parties_{1};  // Start, and the engine while it works on the operation
   uint64_t start_ = 0;
-  bool alone_ = true;  // no other collective was under way when this one started
+  bool alone_ = true;  // true if no other collective was in progress when this one started
   std::vector<hvd_op> ops_;
   std::vector<std::string> names_;
   std::vector<std::vector<int64_t>> shapes_;
   std::vector<int64_t> splits_;
   std::vector<Place> places_;
   std::vector<int> types_;
-  std::vector<TF_Tensor*> tensors_;  // ours to delete
+  std::vector<TF_Tensor*> tensors_;  // owned by this task
   int code_ = kOk;
   std::string error_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a handler on its way through the engine: submitted, then waited for, then reported to XLA.
+// One call of a handler: it is submitted to the engine, then awaited, then reported to XLA.
 #pragma once
 
 #include <hvd/engine.h>
@@ -18,16 +18,17 @@ namespace hvd::xla {
 bindings::Contexts& AllContexts();
 const hvd_api* Engine();
 
-// The rank to blame for the last failure, or -1; told once.
+// Return the rank that caused the last failure, or -1; each failure is returned once.
 int32_t TakeLostRank();
 
-// The start of every message. TensorFlow's programs name the type of the operation, which is what its users look for.
+// Return the prefix of error messages. For TensorFlow it contains the type of the operation, because users search for
+// that.
 std::string Blame(const Frame& frame);
 
-// What a program hears whose process set is not there.
+// Return the error for a program whose process set does not exist.
 XLA_FFI_Error* NotAlive(const Frame& frame);
 
-// How a call ended.
+// Result of a call.
 struct End {
   int32_t code = HVD_OK, lost_rank = -1;
   std::string text;
@@ -36,9 +37,9 @@ struct End {
   explicit End(const hvd_status& status);
 };
 
-// The handler and the engine's callback share it. The last of the two gives the handle back, while the world is
-// certainly there: the handler holds the contexts' lock, the callback runs before the world is closed. Once XLA has
-// been told, the program may have gone on to the next world.
+// State shared by the handler and the engine's callback. The last of the two releases the handle, while the world
+// certainly exists: the handler holds the contexts' lock, and the callback runs before the world is closed. After XLA
+// has been informed, the program may already use the next world.
 class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(const Frame& frame, hvd_world* world);
@@ -46,25 +47,26 @@ class Call : public std::enable_shared_from_this<Call> {
 
   Operations operations;
 
-  // Null, or what is wrong with the call.
+  // Prepare the operations. Return null, or an error about the call.
   XLA_FFI_Error* Describe(const Frame& frame, const bindings::Membership& member, const Instance* instance);
-  // Null, or why nothing has been started.
+  // Submit the call. Return null, or the reason for which nothing was started.
   XLA_FFI_Error* Submit(int32_t process_set, bool will_wait);
-  // Whether it has ended within the time. The thread that waits drives the engine meanwhile.
+  // Wait for the end; return false if the time is over first. The waiting thread drives the engine meanwhile.
   bool Wait(int milliseconds, End* end);
-  // Null after success.
+  // Return the error to report, or null after success.
   XLA_FFI_Error* ErrorOf(End end) const;
 
  protected:
-  // From now on the callback sees to the end, by Complete. False if it came before that; then this thread has to.
+  // Let the engine's callback finish the call through Complete. Return false if the callback has already run; the
+  // caller must then finish the call itself.
   bool LeaveToCallback() { return stage_.exchange(kLeft) != kDone; }
-  // Called with the world still there. Whoever calls has the handle given back.
+  // Finish the call. Called while the world still exists, after the handle has been released.
   virtual void Complete() = 0;
   void GiveBack();
 
   const XLA_FFI_Api* api() const { return api_; }
   hvd_world* world() const { return world_; }
-  // For Complete, and for whoever could not leave it to the callback.
+  // Return the result; for Complete, and for a caller to which LeaveToCallback returned false.
   const End& end() const { return end_; }
 
  private:
@@ -78,7 +80,7 @@ class Call : public std::enable_shared_from_this<Call> {
   const bool tensorflow_;
   std::atomic<int64_t> handle_{0};
   std::atomic<int> stage_{kRunning};
-  End end_;  // the callback's until stage_ says that it is done
+  End end_;  // only the callback may access it until stage_ is kDone
 };
 
 }  // namespace hvd::xla

@@ -22,7 +22,7 @@ void Completions::Post(std::function<void()> task) {
     return;
   }
   ++threads_;
-  // Signals belong to the application's threads.
+  // Block all signals in the new thread, because they are for the application's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

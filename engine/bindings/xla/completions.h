@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that tell XLA of finished calls. XLA goes on with the program on the thread that tells it, for as long as the
-// program lasts: that must never be the engine's.
+// Threads that inform XLA of finished calls. XLA continues the program on the informing thread, for as long as the
+// program runs, so this must never be a thread of the engine.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +12,7 @@ namespace hvd::xla {
 
 class Completions {
  public:
-  // Leaked on purpose: its threads live as long as the process.
+  // Return the only instance. It is leaked on purpose, because its threads live as long as the process.
   static Completions& All();
   void Post(std::function<void()> task);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handlers themselves need of the CUDA driver, which is there: XLA has opened it.
+// Part of the CUDA driver that the handlers use directly. XLA has loaded the driver already.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct CudaDriver {
   int (*set_bytes)(uint64_t address, unsigned char value, size_t bytes, void* stream) = nullptr;
   int (*error_name)(int code, const char** name) = nullptr;
 
-  // Null if it cannot be opened.
+  // Return the driver, or null if it cannot be opened.
   static const CudaDriver* Get();
   std::string NameOf(int code) const;
 };

@@ -14,7 +14,7 @@
 namespace hvd::xla {
 namespace {
 
-// How long the thread that runs the program drives the engine itself, with the contexts' lock in its hands.
+// How long the thread that runs the program may drive the engine while it holds the contexts' lock.
 constexpr int kPatienceMs = 20;
 
 struct Place {
@@ -22,7 +22,8 @@ struct Place {
   void* stream = nullptr;
 };
 
-// XLA runs a program with the context of its GPU current. The engine knows GPUs by the driver's numbers, too.
+// Find the GPU and the stream of the program. XLA makes the GPU's context current before it runs a program; the engine
+// uses the driver's device numbers too.
 XLA_FFI_Error* PlaceOf(const Frame& frame, Place* place) {
   if (XLA_FFI_Error* error = frame.Stream(&place->stream)) return error;
   const CudaDriver* const driver = CudaDriver::Get();
@@ -44,11 +45,12 @@ class DeviceCall : public Call {
     }
   }
 
-  // False if it has ended meanwhile, and nobody else sees to it: see end().
+  // Leave the call to the engine's callback. Return false if the call has ended already; the caller must then use
+  // end().
   bool Leave() { return LeaveToCallback(); }
   using Call::end;
 
-  // What XLA puts on the stream from here on comes after the operation. The world must be there.
+  // Order work that XLA puts on the stream from now on after the operation. The world must exist.
   End Order(End end) const {
     if (end.code != HVD_OK) return end;
     hvd_status status{};
@@ -56,14 +58,14 @@ class DeviceCall : public Call {
     return End(status);
   }
 
-  // After Leave. The world may be gone by then.
+  // Wait for the callback's result after Leave. The world may have been closed by then.
   End Await() {
     std::unique_lock<std::mutex> lock(mutex_);
     completed_.wait(lock, [this] { return ordered_ != nullptr; });
     return *ordered_;
   }
 
-  // On the thread that runs the program, which has the GPU's context.
+  // Report the result. Call on the thread that runs the program, because it has the GPU's context.
   XLA_FFI_Error* Finish(const End& end) const {
     if (end.code != HVD_OK) return ErrorOf(end);
     for (const auto& [data, bytes] : operations.zeros) {
@@ -102,7 +104,8 @@ XLA_FFI_Error* ExecuteOnDevice(Frame& frame) {
     const bindings::Membership* member = contexts.Find(frame.Integer("context"));
     if (!member) return NotAlive(frame);
     auto call = std::make_shared<DeviceCall>(frame, member->world, place);
-    // Copies of a call in one program need not be told apart: they come one after the other, on all ranks alike.
+    // Copies of a call in one program need no separate names, because all ranks run them one after another, in one
+    // order.
     if (XLA_FFI_Error* wrong = call->Describe(frame, *member, nullptr)) return wrong;
     call->PutOnStream();
     if (XLA_FFI_Error* refused = call->Submit(member->process_set, true)) return refused;
@@ -111,7 +114,7 @@ XLA_FFI_Error* ExecuteOnDevice(Frame& frame) {
     if (!call->Leave()) return call->Finish(call->Order(call->end()));
     left = std::move(call);
   }
-  // Whoever closes the world needs the lock, and ends this wait.
+  // Wait without the lock, because the thread that closes the world needs it; closing the world ends this wait.
   return left->Finish(left->Await());
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// XLA's call frame for C++: attributes by name, buffers, errors. Only the C header of the FFI is used, version 0.1.
+// C++ access to XLA's call frame: attributes by name, buffers and errors. Uses only the C header of the FFI, version
+// 0.1.
 #pragma once
 
 #include <xla/ffi/api/c_api.h>
@@ -18,7 +19,7 @@ inline XLA_FFI_Error* MakeError(const XLA_FFI_Api* api, XLA_FFI_Error_Code code,
   return api->XLA_FFI_Error_Create(&args);
 }
 
-// Whether there was an error; it is thrown away.
+// Return true if there was an error, and destroy it.
 inline bool Discard(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   if (!error) return false;
   XLA_FFI_Error_Destroy_Args args{};
@@ -53,7 +54,7 @@ class Frame {
     return span ? std::string_view(span->ptr, span->len) : std::string_view();
   }
 
-  // The stream of the device on which XLA runs the program; or an error.
+  // Get the stream of the device on which XLA runs the program, or return an error.
   XLA_FFI_Error* Stream(void** stream) const {
     XLA_FFI_Stream_Get_Args args{};
     args.struct_size = sizeof args;
@@ -65,8 +66,9 @@ class Frame {
 
   XLA_FFI_Error* Error(XLA_FFI_Error_Code code, const std::string& text) const { return MakeError(api(), code, text); }
 
-  // XLA asks every handler for its version before it uses it, with a frame that carries nothing else. Newer run times
-  // say which version they speak: answering that keeps this library alive when their oldest accepted version rises.
+  // Answer XLA's query for the handler's version, which it sends before the first use, in a frame without other
+  // contents. Newer runtimes tell their version; returning that keeps this library usable when their oldest accepted
+  // version rises.
   bool AnswerMetadata() const {
     XLA_FFI_Extension_Base* extension = frame_->extension_start;
     if (!extension || extension->type != XLA_FFI_Extension_Metadata) return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The XLA handlers: a custom call in a compiled program becomes one submission to the engine. On the CPU XLA gets a
-// future; for a GPU see device_handler. Everything leaves through a few C functions, which horovod.jax and
-// horovod.tensorflow hand to XLA and call themselves.
+// XLA handlers: a custom call in a compiled program becomes one submission to the engine. On the CPU, XLA gets a
+// future; for GPUs see device_handler. A few exported C functions are the whole interface; horovod.jax and
+// horovod.tensorflow pass them to XLA or call them.
 #include <hvd/engine.h>
 
 #include <cstring>
@@ -16,9 +16,9 @@
 namespace hvd::xla {
 namespace {
 
-// How long a call waits on the spot and drives the engine meanwhile, which saves two thread hand-overs and the time for
-// gathering. Never for long: the thread that waits may be the one that another collective needs to be started. With a
-// single collective in the program that is unlikely; with many, starting them all and letting them fuse is better.
+// Return how many milliseconds a call waits on XLA's thread. It drives the engine meanwhile, which saves two thread
+// hand-overs and the time for gathering. The wait is short, because another collective may need this thread to start.
+// That is unlikely if the program has a single collective; with many, it is better to start and fuse them all.
 int PatienceMs(const Instance* instance) {
   const int collectives = instance ? instance->program->instances.load() : 0;
   if (collectives == 1) return 20;
@@ -29,7 +29,7 @@ class HostCall : public Call {
  public:
   using Call::Call;
 
-  // From now on XLA hears of the end by a future.
+  // Return a future through which XLA learns of the end.
   XLA_FFI_Future* Promise() {
     XLA_FFI_Future_Create_Args args{};
     args.struct_size = sizeof args;
@@ -84,7 +84,7 @@ XLA_FFI_Error* Execute(Frame& frame) {
   return nullptr;
 }
 
-// XLA knows nothing of exceptions.
+// Run `body` and convert exceptions to errors, because XLA cannot handle exceptions.
 template <typename Body>
 XLA_FFI_Error* Guard(XLA_FFI_CallFrame* call_frame, Body body) {
   Frame frame(call_frame);
@@ -113,7 +113,8 @@ HVD_XLA_EXPORT XLA_FFI_Error* hvd_xla_execute_cuda(XLA_FFI_CallFrame* call_frame
   return hvd::xla::Guard(call_frame, hvd::xla::ExecuteOnDevice);
 }
 
-// Gives the handlers to an XLA that has no Python function for that (TensorFlow's). 1, or 0 if it refuses them.
+// Register the handlers with an XLA that has no Python function for that (TensorFlow's). Return 1, or 0 if it refuses
+// them.
 HVD_XLA_EXPORT int32_t hvd_xla_register(const void* table, const char* target) {
   const auto* api = static_cast<const XLA_FFI_Api*>(table);
   static constexpr char kPlatform[] = "Host";

@@ -10,23 +10,24 @@
 namespace hvd::xla {
 namespace {
 
-// The state that XLA keeps for us at each place. Its C structs changed with the minor version while the entries of
-// the table stayed where they are; these are the ones that differ from the vendored header. Up to 0.5 (JAX 0.12) those
-// of 0.3 have stayed. A newer XLA refuses a struct that is smaller than its own, and then does not tell places apart.
+// State that XLA keeps for each call site. Its C structs changed with the minor version, but the entries of the
+// function table kept their positions. The structs below differ from those in the vendored header. Those of version 0.3
+// are unchanged up to 0.5 (JAX 0.12). A newer XLA may have larger structs and refuse these; call sites are then not
+// distinguished.
 
 struct TypeInfo {  // since 0.2
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
   void (*deleter)(void*);
 };
-struct TypeRegister {  // since 0.2: with type_info at the end, which 0.1 does not read
+struct TypeRegister {  // since 0.2: type_info at the end, which 0.1 does not read
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
   XLA_FFI_ByteSpan name;
   XLA_FFI_TypeId* type_id;
   const TypeInfo* type_info;
 };
-struct State {  // since 0.3, for set and get: with a stage
+struct State {  // since 0.3: arguments of set and get, with a stage
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
   XLA_FFI_ExecutionContext* ctx;
@@ -35,11 +36,11 @@ struct State {  // since 0.3, for set and get: with a stage
   void* state;
 };
 
-void Keep(void*) {}  // instances are few and live on: executables are rarely thrown away
+void Keep(void*) {}  // leaks the instances, which are few, because executables are rarely destroyed
 
 struct Registry {
   std::mutex mutex;
-  std::map<const XLA_FFI_Api*, XLA_FFI_TypeId> type_ids;  // JAX and TensorFlow each have an XLA of their own
+  std::map<const XLA_FFI_Api*, XLA_FFI_TypeId> type_ids;  // one per XLA, because JAX and TensorFlow have one each
   std::map<int64_t, Program*> programs;
   std::map<std::pair<int64_t, std::string>, int> numbers;
 };
@@ -85,7 +86,8 @@ XLA_FFI_Error* Instantiate(const Frame& frame) {
   int number = all.numbers[{program_id, name}]++;
   const bool compiled_once = program_id >= 0;
   if (number == 0 || compiled_once) program->instances.fetch_add(1);
-  // Nobody tells whether this is another copy or the same place compiled again, which other ranks may not have done.
+  // Use number 0: XLA does not tell whether this is another copy or a recompilation, which other ranks may not have
+  // done.
   if (!compiled_once) number = 0;
   XLA_FFI_TypeId* type_id = &all.type_ids[frame.api()];
   if (RegisterType(frame.api(), type_id)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The places in compiled programs where a collective stands. A jitted function that is called twice in a program is
-// compiled once and inlined twice, under one name; ranks that run both copies at once must still tell them apart.
+// Call sites of collectives in compiled programs. A jitted function that is called twice in a program is compiled once
+// and inlined twice, under one name. Ranks that run both copies at once must still distinguish them.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,14 @@ struct Program {
 
 struct Instance {
   Program* program;
-  // Among those of one name in one program, in the order in which XLA lays them out. Always 0 for a program with a
-  // negative number, which is compiled again for other shapes (TensorFlow's).
+  // Number among the call sites of one name in one program, in XLA's order. Always 0 for a program with a negative id
+  // (TensorFlow's), because it is compiled again for other shapes.
   int number;
 };
 
-// At the instantiation of an executable, once for each place.
+// Record a call site; XLA calls this once for each when it instantiates an executable.
 XLA_FFI_Error* Instantiate(const Frame& frame);
-// The place that a call comes from; nullptr if this version of XLA does not tell.
+// Return the call site of a call, or nullptr if this version of XLA does not support that.
 const Instance* InstanceOf(const Frame& frame);
 
 }  // namespace hvd::xla

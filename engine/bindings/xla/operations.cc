@@ -9,9 +9,10 @@ namespace {
 
 enum { kUnknownDType = -1 };
 
-constexpr size_t kChecksumDigits = 8;  // at the end of a group's contents; see horovod/common/group_contents.py
+// Length of the checksum at the end of a group's contents; see horovod/common/group_contents.py.
+constexpr size_t kChecksumDigits = 8;
 
-// hvd_dtype
+// Return the hvd_dtype for an XLA type.
 int32_t DTypeOf(XLA_FFI_DataType dtype) {
   switch (dtype) {
     case XLA_FFI_DataType_U8:
@@ -62,7 +63,8 @@ std::string OtherSize(int32_t size) {
          " that there are now, so its result has the wrong shape: trace the function again (JAX: jax.clear_caches())";
 }
 
-// Null, which fails the alltoall, if the other ranks send another number of rows than the program was compiled for.
+// Return the result buffer of an alltoall, or null, which fails the alltoall, if the other ranks send another number of
+// rows than the program was compiled for.
 void* ReceivedRows(void* context, const int64_t* shape, int32_t) {
   const auto* received = static_cast<const std::pair<void*, int64_t>*>(context);
   return shape[0] == received->second ? received->first : nullptr;
@@ -70,8 +72,8 @@ void* ReceivedRows(void* context, const int64_t* shape, int32_t) {
 
 }  // namespace
 
-// The agreement allows allgather and alltoall to differ in the first dimension. Shapes in a compiled program are fixed,
-// so the rows move to the second dimension, where the coordinator refuses a difference on every rank alike.
+// Describe the shape. Negotiation lets allgather and alltoall differ in the first dimension, but shapes in a compiled
+// program are fixed. So the rows move to the second dimension, where a difference is an error on every rank.
 std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Membership& member) {
   const XLA_FFI_Buffer& in = frame.arg(i);
   const XLA_FFI_Buffer& out = frame.ret(i);
@@ -97,7 +99,7 @@ std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Mem
   }
 }
 
-// The program holds the splits as numbers with a space after each.
+// Parse the splits, which the program holds as numbers with a space after each.
 std::string Operations::ReadSplits(const Frame& frame, const bindings::Membership& member) {
   const std::string_view text = frame.Text("splits");
   splits.clear();
@@ -117,13 +119,13 @@ bool Operations::RowsMustAgree() const {
 }
 
 std::string Operations::Describe(const Frame& frame, const bindings::Membership& member, int copy) {
-  // TensorFlow's calls carry a token at the end, which only orders them.
+  // Ignore the token at the end of TensorFlow's calls, which only orders them.
   const int64_t count = frame.args() - frame.Integer("token");
   name = std::string(frame.Text("name")) + (copy ? "#" + std::to_string(copy + 1) : "");
   if (frame.rets() != frame.args()) return "has " + std::to_string(frame.rets()) + " results";
   const std::string_view contents = frame.Text("contents");
   if (count > 1 || !contents.empty()) group = name;
-  names.resize(static_cast<size_t>(count) + 1);  // the last one for the contents of a group
+  names.resize(static_cast<size_t>(count) + 1);  // one more, for the contents of a group
   const std::string_view checksum = contents.substr(contents.size() - std::min(contents.size(), kChecksumDigits));
   const std::string member_name = checksum.empty() ? name : name + "." + std::string(checksum);
   shapes.resize(static_cast<size_t>(count));
@@ -163,7 +165,7 @@ std::string Operations::Describe(const Frame& frame, const bindings::Membership&
   return {};
 }
 
-// See Task::DescribeContents in bindings/tensorflow.
+// Add an empty tensor, so that the engine compares the contents; see Task::DescribeContents in bindings/tensorflow.
 void Operations::DescribeContents(std::string_view contents) {
   static constexpr int64_t kNoElements = 0;
   static char nothing;

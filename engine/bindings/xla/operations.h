@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call frame as the operations that the engine gets: one for each argument, named and shaped.
+// Conversion of a call frame to engine operations: one for each argument, with its name and shape.
 #pragma once
 
 #include <hvd/engine.h>
@@ -14,21 +14,23 @@
 
 namespace hvd::xla {
 
-// Not to be moved once described: the operations point into the other fields.
+// Operations of one call. Do not move the object after Describe, because the operations point into the other fields.
 struct Operations {
   std::vector<hvd_op> ops;
   std::string name;
-  std::string group;  // empty: a tensor of its own
+  std::string group;  // empty for a single tensor
   std::vector<std::string> names;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> splits;
-  std::pair<void*, int64_t> received;  // of an alltoall with splits: the result and its rows
-  // Results that only the root keeps (the gradient of a broadcast); elsewhere they become zeros once they are there.
+  std::pair<void*, int64_t> received;  // for an alltoall with splits: its result and the number of its rows
+  // Results that only the root keeps (the gradient of a broadcast); all other ranks set them to zero at the end.
   std::vector<std::pair<void*, size_t>> zeros;
 
-  // Empty if all is well, else what is wrong. `copy` tells calls of one name in one program apart.
+  // Fill in the operations. Return an empty text, or what is wrong. `copy` distinguishes calls of one name in one
+  // program.
   std::string Describe(const Frame& frame, const bindings::Membership& member, int copy);
-  // Whether the agreement, which lets ranks differ in rows, was made to refuse that.
+  // Return true if the operations were described so that a difference in rows is an error, which negotiation would
+  // otherwise allow.
   bool RowsMustAgree() const;
 
  private:
