@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process sets: groups of ranks that run collectives among themselves.
 
-A ProcessSet is only a description until a context registers it; `membership` is what registration adds.
+A ProcessSet is only a description until a context registers it. Registration sets its `membership`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """A registered set as one rank sees it: all that an operation needs to know, resolved in advance."""
+    """Registered set as this rank sees it, with all values that an operation needs."""
 
     __slots__ = ("id", "index", "numbering", "ranks", "size", "world")
 
@@ -32,20 +32,23 @@ class Membership:
         self.numbering = Numbering()
 
     def full_name(self, operation: str, name: str | None) -> str:
-        """The name under which ranks find each other's operation.
+        """Return the name by which ranks match their operations.
 
-        Unnamed operations match by their order. They are counted for each set alone, and named ones are not counted:
-        ranks that did different work in other sets, or whose gradients came in another order, still agree.
+        Unnamed operations are matched by their order within one set. Named operations are not counted. So ranks that
+        did different work in other sets, or whose gradients came in another order, still agree.
         """
         return check_name(f"{operation}.{name}") if name else self.numbering.next(operation)
 
     def restart_numbers(self) -> None:
-        """Count unnamed operations from the start: ranks that join early have issued fewer of them than the others."""
+        """Count unnamed operations from 1 again, because ranks that called hvd.join() early have issued fewer."""
         self.numbering.restart()
 
 
 class EmptyMembership(Membership):
-    """Of a set whose workers have all left an elastic job. It may be asked who is in it, and cannot be used."""
+    """Membership of a set whose workers have all left an elastic job.
+
+    Its size and ranks can be queried, but operations on it are refused.
+    """
 
     __slots__ = ("text",)
 
@@ -65,7 +68,7 @@ class ProcessSet:
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
         self.membership: Membership | None = None
-        self.native: Member | None = None  # the same for native calls, where this process is a member
+        self.native: Member | None = None  # membership for native calls; None if this process is not a member
         if is_iterable(ranks_or_comm):
             self.ranks = sorted(_integers(ranks_or_comm))
         elif hasattr(ranks_or_comm, "Get_rank"):
@@ -82,7 +85,7 @@ class ProcessSet:
     @process_set_id.setter
     def process_set_id(self, set_id: int | None) -> None:
         if self.membership is not None and self.membership.id != set_id:
-            self.membership = self.native = None  # operations then look the id up
+            self.membership = self.native = None  # operations then look up the set by its id
         self._id = set_id
 
     def size(self) -> int | None:
@@ -148,7 +151,7 @@ def _integers(ranks: Any) -> list[int]:
 
 
 def check_ranks(ranks: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """The ranks of a valid set, sorted; ValueError for none, duplicates, or ranks that do not exist."""
+    """Return the ranks of a valid set, sorted. ValueError for no ranks, duplicates, or ranks that do not exist."""
     if not ranks:
         raise ValueError("A process set needs at least one rank")
     if len(set(ranks)) != len(ranks):
@@ -166,7 +169,7 @@ def _make_global_process_set() -> ProcessSet:
     return result
 
 
-# All ranks of the job: id 0 from the start; its ranks are filled in by hvd.init().
+# The set of all ranks of the job. Its id is always 0, and hvd.init() fills in its ranks.
 global_process_set = _make_global_process_set()
 
 
