@@ -141,14 +141,15 @@ class State:
         self._checkpoint = checkpoint
 
     def pin_commit(self) -> dict[str, Any]:
-        """What was saved last, by name. It stays as it is until `release_commit`, whatever is saved meanwhile."""
+        """Return the last commit by name. It does not change until `release_commit`, even if other commits follow."""
         raise NotImplementedError(f"{type(self).__name__} cannot be written to disk: it has no pin_commit")
 
     def release_commit(self) -> None:
-        """Called, on any thread, when nobody reads what was pinned any more."""
+        """Release the pinned commit, which is not read any more. Called on any thread."""
 
     def load_commit(self, content: dict[str, Any]) -> None:
-        """Take over what `pin_commit` gave in an earlier job, and save it. ValueError if it does not fit."""
+        """Replace the state by what `pin_commit` returned in an earlier job, and save it. ValueError if it does not
+        fit."""
         raise NotImplementedError(f"{type(self).__name__} cannot be read from disk: it has no load_commit")
 
 

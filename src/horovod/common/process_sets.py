@@ -113,24 +113,24 @@ class ProcessSet:
         return default_context.membership_with_id(self._id)
 
     def bind(self, membership: Membership, native: Member | None = None) -> None:
-        """Called by the context once the engine knows the set."""
+        """Attach the membership. The context calls this once the engine knows the set."""
         self.membership = membership
         self.native = native
         self._id = membership.id
         self.ranks = list(membership.ranks)
 
     def invalidate(self) -> None:
-        """Called by the context when the engine forgets the set."""
+        """Drop the membership. The context calls this when the engine forgets the set."""
         self.membership = None
         self.native = None
         self._id = None
 
     def __deepcopy__(self, memo: object) -> ProcessSet:
-        """A set is an identity, which copies of what refers to it (a module, an optimizer) share."""
+        """Return the set itself, so that copies of a module or an optimizer refer to one set."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A set travels as its ranks, unregistered; the set of all ranks as that of whoever unpickles it."""
+        """Pickle a set as its ranks, unregistered. The set of all ranks is unpickled as that of the other process."""
         if self is global_process_set:
             return _get_global_process_set, ()
         return ProcessSet, (self.ranks if self.mpi_comm is None else self.mpi_comm,)
