@@ -159,10 +159,10 @@ class Checkpoint:
             self._write()
 
     def _first_commit(self) -> CommitId:
-        """Return the first commit's id for a state that is used without hvd.elastic.run, so ranks have not agreed on an
-        id.
+        """Return the first commit's id for a state that is used without hvd.elastic.run.
 
-        Raise on a rank that became rank 0 later and never loaded the state: writing it would hide the progress on disk.
+        Ranks have not agreed on an id for such a state. Raise an error on a rank that became rank 0 later and never
+        loaded the state, because writing it would hide the progress on disk.
         """
         if self._attempt is not None and self._attempt.commit is not None:
             return self._attempt.commit.following()

@@ -148,8 +148,10 @@ class State:
         """Release the pinned commit, which is not read any more. Called on any thread."""
 
     def load_commit(self, content: dict[str, Any]) -> None:
-        """Replace the state by what `pin_commit` returned in an earlier job, and save it. ValueError if it does not
-        fit."""
+        """Replace the state by what `pin_commit` returned in an earlier job, and save it.
+
+        ValueError if it does not fit.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot be read from disk: it has no load_commit")
 
 

@@ -101,9 +101,9 @@ class Batch:
 
 
 class HandleTable:
-    """Asynchronous operations of one context, by the integers that users get: 1, 2, 3, …
+    """Asynchronous operations of one context, by the integers that users get.
 
-    `plain` is a native table. It keeps the operations that native calls start, and it numbers all handles.
+    `plain` is a native table. It keeps the operations that native calls start, and it numbers all handles from 1.
     """
 
     def __init__(self) -> None:

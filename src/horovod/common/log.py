@@ -102,7 +102,7 @@ def _configure(settings: Settings, rank: int) -> None:
     if _handler not in logger.handlers:
         logger.addHandler(_handler)
     if logger.level not in (logging.NOTSET, _our_level):
-        return  # the user's
+        return  # the user has set the level
     users_handlers = bool(logging.getLogger().handlers)
     if users_handlers and "HOROVOD_LOG_LEVEL" not in settings.explicit:
         _our_level = logging.NOTSET  # leaves the level to the user's configuration

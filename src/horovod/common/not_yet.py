@@ -106,7 +106,9 @@ def value(module: str, name: str) -> Any:
 
 
 def _name_of(cls: type) -> str:
-    """Return the name of the missing part. For a user's class, that is the class of this package that it inherits
-    from."""
+    """Return the name of the missing part.
+
+    For a user's class, that is the class of this package that it inherits from.
+    """
     ours = next((each for each in cls.__mro__ if each.__module__.startswith("horovod.")), cls)
     return f"{ours.__module__}.{ours.__qualname__}"

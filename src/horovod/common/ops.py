@@ -158,8 +158,10 @@ class Collectives(Generic[T]):
     # Outputs that the engine allocates
 
     def _collector(self, call: Call, member: Membership) -> Callable[[Pending], Any] | None:
-        """Return the function that makes the result from outputs that the engine allocated; None if it allocates
-        none."""
+        """Return the function that makes the result from outputs that the engine allocated.
+
+        None if the engine allocates no output for this kind of collective.
+        """
         if call.kind == ALLGATHER:
             return self._gathered_group if call.grouped else self._gathered
         if call.kind != ALLTOALL:
@@ -231,8 +233,9 @@ class Collectives(Generic[T]):
         self.handles.finish(self._meet(member, BARRIER, member.full_name("barrier", None)))
 
     def join(self, device: int = -1) -> int:
-        """Take part in other ranks' allreduces with zeros until all ranks have joined. Return the rank that joined
-        last.
+        """Take part in other ranks' allreduces with zeros until all ranks have joined.
+
+        Return the rank that joined last.
 
         Args:
             device: The GPU to use if this rank has submitted no tensors on a GPU; -1 for any.

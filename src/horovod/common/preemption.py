@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of SIGTERM in a worker of an elastic job, whose machine is about to be taken away (spot instance, time
-limit).
+"""SIGTERM in a worker of an elastic job, whose machine is about to be taken away (spot instance, time limit).
 
 The worker asks the driver. The driver makes all workers synchronise at their next commit, and this worker then leaves
 with exit code 0. The driver refuses if it is ending the job itself. If it refuses, at a second SIGTERM, and after a

@@ -78,8 +78,10 @@ class ProcessSet:
 
     @property
     def process_set_id(self) -> int | None:
-        """By which the engine knows the set. Whoever assigns one names a set by it: that of this id or, if there is
-        none, no set at all."""
+        """Id by which the engine knows the set, or None.
+
+        After a program assigns an id, the object stands for the registered set with that id, if there is one.
+        """
         return self._id
 
     @process_set_id.setter

@@ -59,8 +59,7 @@ class Settings:
         return value
 
     def without_effect(self) -> list[str]:
-        """Return the names of settings that the environment sets to a non-default value but that this version
-        ignores."""
+        """Return the names of settings that the user has set to a non-default value but that have no effect."""
         kept = [BY_NAME[name] for name in self.explicit if BY_NAME[name].kept]
         names = [setting.name for setting in kept if str(self[setting.name]).lower() != str(setting.default).lower()]
         if str(self["HOROVOD_CPU_OPERATIONS"]).lower() == "ccl":
@@ -103,8 +102,10 @@ def load(environ: Mapping[str, str]) -> Settings:
 
 
 def prefers_no_nccl(environ: Mapping[str, str]) -> bool:
-    """Return True if the variables of Horovod's build ask for GPU operations without NCCL. They are followed at run
-    time."""
+    """Return True if the variables of Horovod's build ask for GPU operations without NCCL.
+
+    There is no such build here, so they are followed at run time.
+    """
     wish = environ.get("HOROVOD_GPU_ALLREDUCE") or environ.get("HOROVOD_GPU_OPERATIONS") or "NCCL"
     return wish.upper() != "NCCL"
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 CopyLeaf = Callable[[Any, Any], Any]
-"""(old, value) -> a copy of a framework's array, in the memory of `old` if that fits; NotImplemented for all else."""
+"""Function of (old, value) that copies a framework's array, into the memory of `old` if that fits.
+
+It returns NotImplemented for other values."""
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None))
 

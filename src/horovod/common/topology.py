@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process's rank and size, from the launcher, torchrun, Open MPI, PMI or Slurm; else a world of one rank.
+"""Rank and size of this process, from the launcher, torchrun, Open MPI, PMI or Slurm; else a world of one rank.
 
 The functions depend only on the environment, and on the system's host name.
 """
@@ -88,8 +88,10 @@ _LAUNCHERS = (
 
 
 def host_name(environ: Mapping[str, str], *others: str) -> str:
-    """Return the host's identity, from HOROVOD_HOSTNAME or other variables, else from the system. ValueError for a
-    bad one."""
+    """Return the host's identity, from HOROVOD_HOSTNAME or other variables, else from the system.
+
+    ValueError if it is not a valid name.
+    """
     setting = BY_NAME["HOROVOD_HOSTNAME"]
     named = next((name for name in (setting.name, *others) if environ.get(name)), None)
     if named is None:
@@ -130,8 +132,10 @@ def _speaks(launcher: _Launcher, environ: Mapping[str, str]) -> bool:
 
 
 def elastic_topology(environ: Mapping[str, str], place: Mapping[str, Any]) -> Topology:
-    """Return the topology of a worker whose place comes from an elastic driver. The environment's numbers are
-    ignored."""
+    """Return the topology of a worker whose place comes from an elastic driver.
+
+    The environment's numbers are ignored.
+    """
     return _checked(Topology(**place, host=host_name(environ), source=_OURS))
 
 

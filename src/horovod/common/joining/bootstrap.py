@@ -41,7 +41,7 @@ class Wishes:
     comm: Any = None  # MPI communicator from which to make the world, or None
     mpi: str | None = None  # why MPI cannot move tensors here; empty if it can; None if the user has not asked for it
     heritage: Mapping[str, Any] | None = None  # process sets of an elastic worker from earlier generations, or None
-    tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
+    tuning: Mapping[str, int] | None = None  # values that the autotuner found in earlier generations
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Started:
     main: tuple[str, int] | None = None  # address of rank 0 and a free port there, or None
     # In an elastic job: the process sets of every rank from earlier generations.
     heritages: Sequence[Mapping[str, Any]] = ()
-    tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
+    tuning: Mapping[str, int] | None = None  # values that the autotuner found in earlier generations
     hosts: Sequence[str] = ()  # host of each rank
 
 

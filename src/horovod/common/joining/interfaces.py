@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network interfaces of this machine and their addresses. Common questions are answered fast, because each worker
-asks."""
+"""Network interfaces of this machine and their addresses.
+
+Common questions are answered fast, because every worker asks them.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,10 @@ def interface_names(interfaces: str) -> list[str]:
 
 
 def check_interfaces(names: Sequence[str]) -> None:
-    """Raise ValueError for an empty list, or a name that no interface of this machine has. The error lists all
-    names."""
+    """Raise ValueError for an empty list, or for a name that no interface of this machine has.
+
+    The error lists the names of all interfaces.
+    """
     known = [name for _, name in socket.if_nameindex()]
     missing = [name for name in names if name.partition(":")[0] not in known]  # eth0:1 is an alias of eth0
     if missing or not names:

@@ -44,8 +44,10 @@ _known: Rendezvous | None = None  # the rendezvous from the first hvd.init(), wh
 def introduced(
     topology: Topology, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
-    """Connect to this job's rendezvous, and keep the note until all ranks have met. ValueError with a remedy if no
-    way exists."""
+    """Connect to this job's rendezvous, and keep the note until all ranks have met.
+
+    ValueError with a remedy if there is no way to find the rendezvous.
+    """
     global _known
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     way = _way(topology, settings, environ)
@@ -74,8 +76,10 @@ def introduced(
 def introduced_in(
     comm: Any, topology: Topology, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
-    """Connect to a rendezvous for the ranks of a communicator. Each call sets up a new one, because `comm` may
-    differ."""
+    """Connect to a new rendezvous for the ranks of a communicator.
+
+    Each call sets up a new one, because the communicator may be another one.
+    """
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     place = _broadcast(comm, topology, settings, environ, time.monotonic() + timeout_s)
     with Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True) as connection:

@@ -46,7 +46,13 @@ class DismissedError(RendezvousError):
 
 @dataclass(frozen=True)
 class MeetResult:
-    """Result of a meeting on every rank: the world's random id, each rank's info by rank, and this rank's address."""
+    """Result of a meeting on one rank.
+
+    Attributes:
+        world_id: The world's random id.
+        infos: The info of each rank, by rank.
+        local_address: This rank's own address on the connection to the rendezvous.
+    """
 
     world_id: str
     infos: list[dict[str, Any]]
@@ -265,7 +271,7 @@ def meet(
     info: dict[str, Any],
     timeout_s: float,
 ) -> MeetResult:
-    """Connect, meet and disconnect in one step; for callers whose info does not depend on their own address."""
+    """Connect, meet and disconnect in one call, for callers whose info does not contain their own address."""
     deadline = time.monotonic() + timeout_s
     with Connection.open(address, port, secret, timeout_s) as connection:
         return connection.meet(rank, size, generation, info, _time_left(deadline))

@@ -65,8 +65,10 @@ class _Peer:
 
 
 class Server:
-    """The rendezvous server. Call `start()`, give `port` to the workers, and call `stop()`. Other methods are
-    thread-safe."""
+    """The rendezvous server. Call `start()`, give `port` to the workers, and call `stop()`.
+
+    Other methods may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -84,7 +86,9 @@ class Server:
         on_listening: Callable[[int], None] = lambda birth: None,
         on_report: Callable[[int, dict[str, Any]], None] = lambda birth, message: None,
     ) -> None:
-        """Open the port. All callbacks run on the server's thread, with the id of a worker of an elastic job.
+        """Open the port.
+
+        All callbacks run on the server's thread. Callbacks about workers of an elastic job get the worker's id first.
 
         Args:
             host: Address to listen on.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of an elastic job that wait for the driver, by worker id: for a place, for permission to stay after SIGTERM,
-or for messages about hosts.
+"""Workers of an elastic job that wait for an answer or for messages of the driver, by worker id.
 
-It uses no sockets. The driver decides, and the rendezvous server sends the answers.
+A worker waits for a place, for permission to stay after SIGTERM, or for messages about hosts. This module uses no
+sockets: the driver decides, and the rendezvous server sends the answers.
 """
 
 from __future__ import annotations
