@@ -251,12 +251,18 @@ class Checkpoint:
 def checkpoint(
     state: State, directory: str | os.PathLike[str], every: int = 1, keep: int = 3, overwrite: bool = False
 ) -> Checkpoint:
-    """Write commits of `state` to a directory, and go on from the newest one there. Call it after hvd.init() and before
-    training, on every rank.
+    """Write commits of `state` to a directory, and resume from the newest one there.
 
-    Rank 0 writes every `every`-th commit, off the training thread, and keeps the `keep` newest of this training. A file
-    is there whole or not at all; one that was damaged since is passed over for the next older. If no file is usable,
-    training raises HorovodCheckpointError on every rank. `overwrite` starts from nothing even if there are checkpoints.
+    Call this on every rank, after hvd.init() and before training. Rank 0 writes in a thread of its own. A file is
+    either complete or absent. If a file was damaged later, the next older one is loaded. If no file is usable, training
+    raises HorovodCheckpointError on every rank.
+
+    Args:
+        state: The state of hvd.elastic.run's function.
+        directory: The folder of the checkpoints.
+        every: Write each commit whose number is a multiple of this.
+        keep: Number of files of this training to keep.
+        overwrite: Start from the beginning even if there are checkpoints.
     """
     if not default_context.is_initialized:
         raise ValueError("hvd.elastic.checkpoint() is called after hvd.init(): only rank 0 reads and writes")

@@ -99,7 +99,7 @@ class Context:
     # Start and end
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-        """Meet the other ranks and start the engine. A second call returns at once. ValueError on failure."""
+        """Meet the other ranks and start the engine. Do nothing at a second call. ValueError on failure."""
         with self._lock:
             if self._inherited is not None:
                 raise HorovodNotInitializedError(_FORKED)
@@ -311,7 +311,7 @@ class Context:
             self._inherited, self._world = self._world, None
             self._forget_sets()
 
-    # Questions
+    # Queries
 
     @property
     def is_initialized(self) -> bool:

@@ -62,9 +62,13 @@ _NOT_A_LOST_WORKER = (HorovodMismatchError, HorovodNotInitializedError, HorovodI
 
 
 class State:
-    """What training would lose with a worker. Subclasses say what it is by save, restore and sync.
+    """State of a training that must survive the loss of workers.
 
-    `bcast_object(object)` gives rank 0's object on every rank, `get_rank()` is this worker's rank.
+    Subclasses define it by `save`, `restore` and `sync`.
+
+    Args:
+        bcast_object: Function that returns rank 0's object on every rank.
+        get_rank: Function that returns this worker's rank.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
@@ -79,22 +83,22 @@ class State:
     _commit_id: CommitId | None = None
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Functions to call after the set of workers has changed: to adapt a learning rate, say."""
+        """Add functions to call after the set of workers has changed, for example to adapt a learning rate."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Called after the workers have met again."""
+        """Adapt to the new set of workers. Called after the workers have met in a new world."""
         self._take_messages()  # the new world already accounts for these hosts
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Called, on any thread, when the driver says that hosts came or went."""
+        """Record that hosts came or went. Called on any thread when the driver sends the message."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state, then let training be interrupted if hosts came or went."""
+        """Save the state, then raise HostsUpdatedInterrupt if hosts came or went."""
         began_ns = time.monotonic_ns()
         self.save()
         if self._commit_id is not None:
@@ -105,7 +109,10 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """HostsUpdatedInterrupt on every rank if rank 0 has heard of new or lost hosts. Every rank must call this."""
+        """Raise HostsUpdatedInterrupt on every rank if the driver has told rank 0 that hosts came or went.
+
+        Every rank must call this.
+        """
         _progress.commits += 1
         update = HostUpdateResult.no_update
         for _, update_res in self._take_messages():
@@ -125,11 +132,11 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to what was saved last."""
+        """Return to the state that was saved last."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Make the state of all workers that of rank 0."""
+        """Replace the state of all workers by rank 0's."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -172,9 +179,9 @@ def check_names(what: str, found: Iterable[str], expected: Iterable[str]) -> Non
 
 
 class ObjectState(State):
-    """A state of plain Python values: every keyword becomes an attribute.
+    """State of Python values. Every keyword argument becomes an attribute.
 
-    `sync` hands out what rank 0 *saved* last: changes since then are lost on all ranks alike.
+    `sync` sends what rank 0 *saved* last. Later changes are lost on all ranks.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:

@@ -15,7 +15,7 @@ def escaped(text: str, keep: str = _LINES) -> str:
         text: Text that another host or process has sent.
         keep: Control characters that stay as they are.
     """
-    if text.isprintable():  # the usual case
+    if text.isprintable():  # most texts need no escaping
         return text
     return "".join(one if _is_shown(one) or one in keep else _as_escape(one) for one in text)
 

@@ -56,7 +56,10 @@ class HorovodCheckpointError(RuntimeError, ValueError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name
-    """A host joined or left an elastic job; `skip_sync` says that the state need not be synchronised again."""
+    """Interrupt of a training because hosts joined or left an elastic job.
+
+    `skip_sync` is True if the state need not be synchronised again.
+    """
 
     def __init__(self, skip_sync: bool) -> None:
         super().__init__(skip_sync)
@@ -64,7 +67,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A library has a different version from the one expected. Kept for scripts that catch it; never raised here."""
+    """Error for a library whose version is not the expected one. Never raised; kept for scripts that catch it."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))

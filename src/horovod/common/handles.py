@@ -29,7 +29,7 @@ def translate(error: EngineError, operation: str | None = None) -> Exception:
 
 
 class Pending:
-    """One submitted operation. Holds its inputs and outputs until the engine is done with their memory."""
+    """One submitted operation. It keeps inputs and outputs alive until the engine is done with their memory."""
 
     __slots__ = ("collect", "handle", "held", "keep", "lies_still", "name", "output", "world")
 
@@ -64,7 +64,7 @@ class Pending:
         except EngineError as error:
             self.world.release(self.handle)  # releasing twice is safe
             self.handle = 0
-            self.held = None  # a program may keep the exception, and with it this object
+            self.held = None  # the program may keep the exception, which refers to this object
             raise translate(error, self.name) from None
         self.handle = 0
         self.held = None
@@ -119,7 +119,7 @@ class HandleTable:
         return handle
 
     def poll(self, handle: int) -> bool:
-        """Return True if an asynchronous operation is done, so that synchronize would not block."""
+        """Whether an asynchronous operation is done, so that synchronize would not block."""
         done = self.plain.poll(handle)
         if done is not NotImplemented:
             return bool(done)
@@ -132,7 +132,7 @@ class HandleTable:
         return True
 
     def synchronize(self, handle: int) -> Any:
-        """Wait for a handle and return its result; None if it is unknown or was synchronised before."""
+        """Wait for a handle and return its result; None for one that is unknown or was synchronised before."""
         result = self._synchronize_plain(handle)
         if result is not NotImplemented:
             return result

@@ -13,6 +13,6 @@ else:
     except (ImportError, RuntimeError):  # mpi4py is not installed, or finds no MPI library that fits
 
         class MPI:
-            """In place of mpi4py's: nothing is one of its communicators."""
+            """Replacement for mpi4py's MPI. No object is an instance of its Comm."""
 
             class Comm: ...

@@ -91,19 +91,22 @@ class ProcessSet:
         self._id = set_id
 
     def size(self) -> int | None:
-        """Number of ranks in the set, None while it is not registered."""
+        """Return the number of ranks in the set; None while it is not registered."""
         member = self._registered()
         return None if member is None else member.size
 
     def rank(self) -> int | None:
-        """This process's rank within the set, None while it is not registered; ValueError if it is not a member."""
+        """Return this process's rank within the set; None while it is not registered.
+
+        ValueError if this process is not a member.
+        """
         member = self._registered()
         if member is not None and member.index < 0:
             raise ValueError(f"This process is not a member of {self}")
         return None if member is None else member.index
 
     def included(self) -> bool | None:
-        """Whether this process is a member, None while the set is not registered."""
+        """Return True if this process is a member; None while the set is not registered."""
         member = self._registered()
         return None if member is None else member.index >= 0
 

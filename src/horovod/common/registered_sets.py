@@ -102,7 +102,7 @@ class RegisteredSets:
         for observer in self._observers:
             observer.bound(process_set)
 
-    # Questions
+    # Queries
 
     def membership_of(self, process_set: ProcessSet, my_rank: int) -> Membership:
         """Return the membership of the registered set that has this object's id.

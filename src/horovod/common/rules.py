@@ -24,7 +24,7 @@ PLAIN_SUM: Reduction = (Sum, 1.0, 1.0)
 
 
 def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int:
-    """Return the reduce operation that a call asks for, by `op` or by the older `average` argument."""
+    """The reduce operation that a call asks for, the old `average` argument included."""
     if average is None:
         return Average if op is None else op
     if op is not None:

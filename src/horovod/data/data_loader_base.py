@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A base class for data loaders, and a mixin that lets a thread load batches ahead of their use."""
+"""Base class for data loaders, and a mixin that loads batches ahead of their use in a thread."""
 
 from __future__ import annotations
 

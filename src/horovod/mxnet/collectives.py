@@ -65,7 +65,7 @@ class QueuedCollectives(Collectives[NDArray]):
         place = TensorLocation(dtype, shape, handle, output.handle.value)
         self.queue.submit(member.id, full_name, EngineCall(ALLGATHER), place)
         if not _agree(told):
-            output.wait_to_read()  # raises
+            output.wait_to_read()  # raises the error of the operation
         return Pending(self.queue, 0, full_name, tensor, output)
 
     def _grouped_allgather(self, member: Membership, call: Call, tensors: Sequence[NDArray]) -> Pending:
@@ -87,7 +87,7 @@ class QueuedCollectives(Collectives[NDArray]):
         ]
         self.queue.submit_group(member.id, full_name, names, EngineCall(ALLGATHER), locations)
         if not _agree(told):
-            outputs[0].wait_to_read()  # raises
+            outputs[0].wait_to_read()  # raises the error of the operation
         return Pending(self.queue, 0, full_name, tensors, tuple(outputs))
 
     def _tell_all(self, mine: list[Kind], full_name: str, process_set: ProcessSet) -> list[list[Kind]]:
@@ -126,7 +126,7 @@ class QueuedCollectives(Collectives[NDArray]):
         place = TensorLocation(dtype, shape, handle, output.handle.value)
         self.queue.submit(member.id, full_name, EngineCall(ALLTOALL), place, list(sizes))
         if not _agree(told):
-            output.wait_to_read()  # raises
+            output.wait_to_read()  # raises the error of the operation
         splits = self.adapter.splits_tensor(received, call.splits)
         return Pending(self.queue, 0, full_name, tensor, (output, splits))
 
