@@ -258,9 +258,9 @@ def checkpoint(
     raises HorovodCheckpointError on every rank.
 
     Args:
-        state: The state of hvd.elastic.run's function.
+        state: The state that hvd.elastic.run's function gets.
         directory: The folder of the checkpoints.
-        every: Write each commit whose number is a multiple of this.
+        every: Write one of this many commits.
         keep: Number of files of this training to keep.
         overwrite: Start from the beginning even if there are checkpoints.
     """

@@ -88,7 +88,7 @@ class Context:
         self._timeline_wish = timeline.Wish(None)
         self._heritage = Heritage()
         self._tuning: dict[str, int] | None = None  # values that the autotuner has found, in an elastic job
-        # Number that grows with each new world and each hvd.join(), which void what ranks counted on their own.
+        # Counter of new worlds and of hvd.join(). When it changes, values that ranks have counted separately are void.
         self.era = 0
         self.joins = 0  # how often all ranks have met in hvd.join()
         self._inherited: World | None = None

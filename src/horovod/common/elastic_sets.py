@@ -134,7 +134,7 @@ class Heritage:
         return Word((birth, host), self._members, self._vacant, tuple(alive))
 
     def take(self, agreed: Agreed, generation: int, passed: Sequence[ProcessSet]) -> list[ProcessSet]:
-        """Begin a generation. Return those sets passed to hvd.init() that no earlier worker knows."""
+        """Begin a generation. Return those sets passed to hvd.init() that the job does not know."""
         self._members, self._vacant, self.is_first = agreed.members, agreed.vacant, False
         self._sets = {one.key: one for one in agreed.sets}
         self._adoptable = set(self._sets)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of one compressed exchange: what a rank sends to which rank in each of its stages. Pure.
+"""Plan of one compressed exchange: what a rank sends to which rank in each of its stages.
 
 The four stages are alltoalls of the whole set: sums within a host, chunks between hosts, sums of chunks between hosts,
-and results within a host. `host_shares` explains why.
+and results within a host. `host_shares` explains why. The functions are pure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Plan(NamedTuple):
         hosts: Number of hosts of these ranks.
         largest: Largest number of ranks on one host.
         here: Number of ranks on this rank's host.
-        reduce_splits: Values for each rank in the sum within the host.
+        reduce_splits: Values that each rank receives in the sum within the host.
         share: Number of values in this rank's share; 0 if this rank owns no share.
         cuts: Where each chunk of the share begins, and where the last one ends.
-        chunk_splits: Bytes for each rank: the message with the chunk that this rank adds up.
+        chunk_splits: Bytes that each rank receives: the message with the chunk that the receiver adds up.
         chunk: Number of values in the chunk that this rank adds up.
-        sum_splits: Bytes for each rank: the message with the sum of this rank's chunk.
-        gather_splits: Values for each rank: the result of this rank's share.
+        sum_splits: Bytes that each rank receives: the message with the sum of this rank's chunk.
+        gather_splits: Values that each rank receives: the result of this rank's share.
         owner: What residuals belong to: begin and end of the share, hosts, and this rank's index among the share's
             owners.
     """

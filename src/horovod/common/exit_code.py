@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-# Until Python 3.11, sys.exit creates no exception object unless the program catches it.
+# Up to Python 3.11, sys.exit creates no exception object unless the program catches the exception.
 _MAKES_NO_OBJECT = sys.version_info < (3, 12)
 
 

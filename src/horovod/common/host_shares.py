@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Division of a buffer among the ranks of a set, for exchanges that compress only bytes that leave a host. Pure.
+"""Division of a buffer among the ranks of a set, for exchanges that compress only bytes that leave a host.
 
 Each host divides a buffer into as many shares as the smallest host has ranks. The first ranks of a host own one share
 each. The ranks of a host add up their values of each share in memory. The owners of one share on all hosts exchange it,
 and each owner sends the result to its host's ranks. All three steps are alltoalls of the whole set whose splits name
-the receivers, so no other process sets are needed.
+the receivers, so no other process sets are needed. The functions are pure.
 """
 
 from __future__ import annotations

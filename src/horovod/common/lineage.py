@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lineages: which training a commit or a checkpoint file belongs to. Pure.
+"""Lineages: which training a commit or a checkpoint file belongs to.
 
 A lineage is a random value that is made when a training starts from the beginning. A commit of that training, in
 whichever job, is identified by the lineage and by how many commits the lineage has had.

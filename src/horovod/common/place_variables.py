@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six HOROVOD_* variables that hold a process's rank, size and their local and cross-host forms. Pure.
+"""The six HOROVOD_* variables that hold a process's rank and size, also within its host and across hosts.
 
 When the elastic driver starts a worker, it sets them to the rank that it plans at that moment, and marks them as
 planned. hvd.init() replaces them by the worker's real rank and removes the mark. Until then scripts may read them, for
-example to choose a GPU, but this package does not: see `known`.
+example to choose a GPU, but this package does not: see `known`. The functions are pure.
 """
 
 from __future__ import annotations

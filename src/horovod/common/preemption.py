@@ -90,7 +90,8 @@ class _Watch:
 def leaves_at_commit(ask: Callable[[], None], grace_s: float) -> Iterator[None]:
     """Delay the end by SIGTERM inside the block until the next commit. The user's own handler is still called.
 
-    Do nothing outside the main thread, where Python allows no handlers, or if the user ignores the signal.
+    Do nothing outside the main thread, where Python allows no handlers, if the user ignores the signal, or if the grace
+    period is 0.
     """
     previous = signal.getsignal(signal.SIGTERM)
     is_main = threading.current_thread() is threading.main_thread()

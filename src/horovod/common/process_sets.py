@@ -135,7 +135,7 @@ class ProcessSet:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a set as its ranks, unregistered. The set of all ranks is unpickled as that of the other process."""
+        """Pickle a set as its ranks, unregistered. The global set becomes that of the process that unpickles it."""
         if self is global_process_set:
             return _get_global_process_set, ()
         return ProcessSet, (self.ranks if self.mpi_comm is None else self.mpi_comm,)

@@ -26,8 +26,8 @@ class Setting:
     default: Value | None
     help: str
     unit: str = ""
-    minimum: float | None = None  # every number has a minimum and a maximum that all code that reads it can handle
-    maximum: float | None = None  # for a text: the maximum length in characters
+    minimum: float | None = None  # smallest value of a number; all code that reads the setting must handle both limits
+    maximum: float | None = None  # largest value of a number, or longest text in characters
     choices: tuple[str, ...] = ()  # in lower case; the comparison ignores case
     path: bool = False  # True for a file's name, which may contain any bytes; other texts must be printable
     numbers: bool = False  # True for a text of numbers from 0 to MOST_CORES - 1, separated by commas
@@ -96,9 +96,9 @@ def plain(number: float) -> str:
 
 
 _MIB = 1024 * 1024
-_MANY = 1_000_000  # upper limit of counts without a natural limit
+_MANY = 1_000_000  # upper limit of counts that have no natural limit
 MOST_RANKS = 1 << 20
-MOST_CORES = 1024  # size of a cpu_set_t
+MOST_CORES = 1024  # number of cores that fit into a cpu_set_t
 _MOST_BYTES = 1 << 40  # limit of the bytes of one or several tensors, low enough that sums fit into 64 bits
 _LONG_S = 2_000_000  # 23 days, because poll() and Python's waits count milliseconds in 32 bits
 _AGES_S = 1_000_000_000  # 31 years, because the engine's clock counts nanoseconds in 64 bits

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decision which state an elastic training continues with, computed on all ranks from all ranks' reports. Pure.
+"""Decision which state an elastic training continues with, computed on all ranks from all ranks' reports.
 
 Rank 0 sends the state to all ranks. So rank 0 must have it, or have loaded a checkpoint, or be sure that there is none.
-Otherwise the training would start again from the beginning and lose its progress.
+Otherwise the training would start again from the beginning and lose its progress. The functions are pure.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Topology:
 
     @property
     def is_launched(self) -> bool:
-        """True if a launcher has started this process."""
+        """True if a launcher or a store has given this process its numbers."""
         return self.source != _NOBODY
 
     @property
@@ -225,7 +225,7 @@ def engine_core(found: Topology, settings: Settings, environ: Mapping[str, str])
 def _told_local(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return local rank and size from the variables of horovodrun or torchrun, if either has set them.
 
-    Some launchers, such as MPI, give the rank but not the local rank.
+    A rank whose number comes from a communicator or a store has no local rank otherwise.
     """
     for rank, size in (("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         if environ.get(rank) and environ.get(size):

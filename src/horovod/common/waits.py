@@ -65,7 +65,8 @@ def told(thread: int) -> str:
     own = frames.pop(thread, None)
     frames.pop(threading.get_ident(), None)
     others = {ident: frame for ident, frame in frames.items() if not _never_calls(frame)}
-    gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # signal.alarm(), whose handler raises TimeoutError
+    # A timer such as signal.alarm() may end the wait, because its handler can raise.
+    gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0
     initializer = _initializer() if _initializer is not None else None
     has_caller = initializer is not None and initializer.ident in others
     if own is None or _frameworks_submit or gives_up or has_caller:
@@ -115,7 +116,7 @@ def _shown(path: str) -> str:
     """Return a path relative to the current folder, or only its last part if the file is elsewhere."""
     try:
         start = os.path.join(os.getcwd(), "")
-    except OSError:  # the directory is gone
+    except OSError:  # the current folder was deleted
         start = ""
     if start and path.startswith(start):
         return path[len(start) :]

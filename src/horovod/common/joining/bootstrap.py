@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Setup of a world: opens the engine's listeners, meets the other ranks at the rendezvous, and connects to them."""
+"""Setup of a world: open the engine's listeners, meet the other ranks at the rendezvous, and connect to them."""
 
 from __future__ import annotations
 

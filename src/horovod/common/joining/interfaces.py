@@ -92,7 +92,7 @@ def check_loopback() -> None:
     except OSError as error:
         if error.errno in _SCARCITY:
             raise
-        # create_server changes strerror, so use the system's own text.
+        # create_server appends text to strerror, so use the system's own text
         reason = os.strerror(error.errno) if error.errno else str(error)
     raise LoopbackError(reason, *_loopback_cause())
 

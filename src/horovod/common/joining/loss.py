@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rank was lost, according to the error that names it: it ended, or it may be alive but unreachable. Pure."""
+"""How a rank was lost, according to the error that names it: it ended, or it may be alive but unreachable.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A note for the other ranks of torchrun, in the store that torchrun serves for its workers and is trusted with."""
+"""A note for the other ranks of torchrun, in the store that torchrun serves. The store is trusted as torchrun is."""
 
 from __future__ import annotations
 
