@@ -170,8 +170,11 @@ class World:
         secret: bytes,
         settings: Mapping[str, int | bytes],
     ) -> None:
-        """Open the listeners. `settings` holds values by the names of hvd/settings.h; other settings keep their
-        defaults."""
+        """Open the listeners.
+
+        Args:
+            settings: Values by the names of hvd/settings.h. Other settings keep their defaults.
+        """
     @property
     def address(self) -> int:
         """The world's hvd_world*, for other clients of the C API."""
@@ -189,10 +192,9 @@ class World:
         """End the world once GPUs have finished the launched work. With `at_once`, give up unfinished work of GPUs."""
 
     def fail(self, why: str) -> bool:
-        """End the world at once because this rank's program has failed. All operations on all ranks fail with this
-        text.
+        """End the world at once because this rank's program has failed.
 
-        Return False if the world had ended before.
+        All operations on all ranks fail with this text. Return False if the world had ended before.
         """
 
     def shares_gpus(self, process_set: int) -> int:
@@ -251,8 +253,10 @@ class World:
     def output_rows(self, handle: int, index: int) -> int:
         """Return the rows of an output that the engine allocated on a device."""
     def copy_output(self, handle: int, index: int, to: int, stream: int) -> None:
-        """Copy an output that the engine allocated on a device to the address `to`, on the stream. Call this only
-        once."""
+        """Copy an output that the engine allocated on a device to the address `to`, on the stream.
+
+        Call this only once for each output.
+        """
     def finish_all(self, handles: Sequence[int]) -> None:
         """Wait for all operations and release them, then raise the first failure."""
     def poll(self, handle: int) -> bool: ...
@@ -267,8 +271,10 @@ class World:
         A failed operation is released too. An operation is not released if a signal broke the wait.
         """
     def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
-        """Return memory and rows of an output that the engine allocated. Call this only once; the memory is the
-        caller's."""
+        """Return memory and rows of an output that the engine allocated.
+
+        Call this only once for each output, because the memory then belongs to the caller.
+        """
     def received_splits(self, handle: int, members: int) -> list[int]: ...
     def value(self, handle: int) -> int: ...
     def release(self, handle: int) -> None: ...
@@ -394,7 +400,7 @@ class ArrayCalls:
         """
 
 class Arrivals:
-    """Numbers of arrived items, in order, with cheap hooks that record arrivals. True if there are any."""
+    """Numbers of arrived items, in order, with cheap hooks that record arrivals. bool() is True if there are any."""
 
     def __init__(self, limit: int, notify: Callable[[], object]) -> None:
         """Create the list.
@@ -438,7 +444,7 @@ class TensorMaker:
     def __init__(self, table: object, from_dlpack: Callable[[object], object]) -> None: ...
 
 class Onlookers:
-    """Test whether only its parameter refers to a gradient."""
+    """Detector of gradients to which only their parameter refers."""
 
     def __init__(self, storage_count: Callable[[int], int]) -> None: ...
     def learn(self, parameter: Any) -> None:
@@ -518,7 +524,8 @@ class GradientTable:
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
         """Count one pass less for each gradient.
 
-        Return the gradients with no passes left, and the first one that had none before, at which counting stops.
+        Return the gradients with no passes left, and the first gradient for which a further pass is refused. Counting
+        stops there.
         """
     def standings(self) -> bytes:
         """Return the state of each gradient as a byte: the standings of horovod.torch.gradients.rounds."""

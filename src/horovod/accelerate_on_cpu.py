@@ -2,8 +2,8 @@
 """Support for Accelerate on machines without accelerators, where it would not see the ranks of a job.
 
 Accelerate reads RANK and WORLD_SIZE only if it has found a device, or if it is told to use the CPU. Otherwise it trains
-each process alone without a warning. In a worker that our launcher has started, this module sets ACCELERATE_USE_CPU
-when `accelerate` is imported. If torchrun started the worker, it changes nothing and warns.
+each process alone without a warning. In a worker that has its rank from this package, this module sets
+ACCELERATE_USE_CPU when `accelerate` is imported. If torchrun started the worker, it changes nothing and warns.
 """
 
 from __future__ import annotations

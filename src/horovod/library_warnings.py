@@ -114,8 +114,7 @@ def _warn_if_alone(library: str, remedy: str) -> None:
 
 
 def _can_reduce() -> bool:
-    """Return True if the script itself may reduce gradients, because hvd.init() was called or a process group
-    exists."""
+    """Return True if the script itself may reduce gradients: hvd.init() was called, or a process group exists."""
     context: Any = sys.modules.get("horovod.common.context")
     if context is not None and context.default_context.is_initialized:
         return True

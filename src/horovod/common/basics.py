@@ -16,7 +16,7 @@ from horovod.common.process_sets import global_process_set as global_process_set
 class HorovodBasics:
     """Horovod's basic functions.
 
-    Horovod passes `pkg_path` and further arguments that name a native library for each framework. They are ignored.
+    Horovod's scripts may pass `pkg_path` and further arguments, which name a native library there. They are ignored.
     """
 
     def __init__(self, pkg_path: str = "", *args: str, context: Context = default_context) -> None:

@@ -46,14 +46,15 @@ class BadCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Description:
-    """What a file's header records.
+    """Contents of a file's header.
 
     Attributes:
         commit: The commit that the file holds.
         time: When the file was written, in seconds since the epoch.
         version: The format of the file.
 
-    A file in format 1 records neither: its commit is the number in its name, and its time is when it was last changed.
+    A file in format 1 records neither commit nor time: the number in its name is taken as its commit, and the time of
+    its last change as its time.
     """
 
     commit: CommitId

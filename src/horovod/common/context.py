@@ -129,8 +129,7 @@ class Context:
     def _prepare_mpi(self, comm: Any) -> str | None:
         """Find the communicator from which to make the world, if any, and adapt the topology to it.
 
-        Return the value of `bootstrap.Wishes.mpi`: why MPI cannot be used, empty if it can, None if nobody asked for
-        it.
+        Return the value of `bootstrap.Wishes.mpi`: why MPI cannot be used, empty if it can, None if MPI is not wanted.
         """
         wants_mpi = str(self._settings.text("HOROVOD_CPU_OPERATIONS")).lower() == "mpi"
         threads = not self._settings.flag("HOROVOD_MPI_THREADS_DISABLE")

@@ -109,7 +109,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedInterrupt on every rank if the driver has told rank 0 that hosts came or went.
+        """Raise HostsUpdatedInterrupt on every rank if rank 0 has a message that hosts came or went.
 
         Every rank must call this.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process sets of an elastic job from one generation to the next: a set names workers by their ids, not by ranks.
 
-A new worker takes the place of a worker that left, if possible one on the new worker's host. A set shrinks while nobody
-has replaced its workers. Every rank computes equal sets from what all ranks send when a generation begins. The
+A new worker takes the place of a worker that left, if possible one on the new worker's host. A set is smaller until new
+workers replace those that left. Every rank computes equal sets from what all ranks send when a generation begins. The
 functions are pure; only Heritage refers to the user's objects.
 """
 
@@ -41,7 +41,7 @@ class HandedDown:
 
 @dataclass(frozen=True)
 class Word:
-    """What one worker sends to all others when a generation begins. A new worker has no members to send."""
+    """Message of one worker to all others when a generation begins. A new worker has no members to send."""
 
     worker: Worker
     members: tuple[Worker, ...] = ()  # workers of the sender's last generation, by rank

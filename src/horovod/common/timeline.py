@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Wish:
-    """What to write: a file, or nothing. In an elastic job it is kept from generation to generation."""
+    """Request for a timeline: a file to write, or None. In an elastic job it is kept from generation to generation."""
 
     path: str | os.PathLike[str] | None
     mark_cycles: bool = False

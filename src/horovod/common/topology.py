@@ -47,7 +47,7 @@ class Topology:
 
     @property
     def on_one_host(self) -> bool:
-        """True if the launcher says that all ranks are on this host; False if it says nothing about it."""
+        """True if the launcher's numbers show that all ranks are on this host; False if they do not show it."""
         return self.local_given and self.local_size == self.size
 
     @property

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXNet arrays as this API sees them: handle, shape, dtype. Their memory is known only when MXNet runs the
-operation."""
+"""MXNet arrays as this API sees them: handle, shape, dtype.
+
+The address of an array's memory is known only when MXNet runs the operation.
+"""
 
 from __future__ import annotations
 

@@ -153,8 +153,10 @@ def _agree(told: Sequence[Sequence[Kind]]) -> bool:
 
 
 def plain(tensor: NDArray) -> NDArray:
-    """Return a copy of an array that may have a layout of oneDNN, as convolutions produce it; any other array
-    itself."""
+    """Return a copy of an array that may have a layout of oneDNN, as convolutions produce it.
+
+    Return any other array itself.
+    """
     if not isinstance(tensor, mx.nd.NDArray) or len(tensor.shape) < 3 or tensor.stype != "default":
         return tensor
     output = empty(tensor, tensor.shape)

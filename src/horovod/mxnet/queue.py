@@ -70,8 +70,10 @@ waits.frameworks_submit()  # the threads of MXNet's queue submit operations
 
 
 class HorovodArgumentError(MXNetError, ValueError):  # type: ignore[misc]
-    """Error for invalid arguments: a ValueError as in all framework APIs, and an MXNetError as in MXNet's
-    operations."""
+    """Error for invalid arguments.
+
+    It is a ValueError as in all framework APIs, and an MXNetError as in MXNet's own operations.
+    """
 
 
 def _failure(text: str) -> HorovodInternalError:
@@ -90,8 +92,10 @@ mx.error.register("HorovodMismatchError", _failure)
 
 
 class Queue:
-    """Object that takes a World's calls and lets MXNet submit them. All handles are 0, because callers wait for
-    arrays."""
+    """Object that takes a World's calls and lets MXNet submit them.
+
+    All its handles are 0, because callers wait for MXNet's arrays instead.
+    """
 
     def __init__(self) -> None:
         self._world: World | None = None

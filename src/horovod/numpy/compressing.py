@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allreduce of NumPy arrays with int8 compression and without residuals: values that leave a host are sent as 8
-bits."""
+"""Allreduce of NumPy arrays with int8 compression, without residuals: values that leave a host are sent as 8 bits."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def _agreed_sets(infos: Sequence[Mapping[str, Any]], rank: int) -> list[tuple[in
     return [tuple(ranks) for ranks in infos[0]["process_sets"]]
 
 
-_servers: dict[int, Server] = {}  # by port; servers are kept after a shutdown, because ranks may call hvd.init() again
+_servers: dict[int, Server] = {}  # servers by port, kept after a shutdown, because ranks may call hvd.init() again
 
 
 def serve(place: Rendezvous) -> None:

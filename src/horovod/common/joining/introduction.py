@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks of mpirun, srun and torchrun find each other: rank 0 serves the rendezvous and sends its address.
+"""Exchange of the rendezvous' address among ranks of mpirun, srun and torchrun: rank 0 serves it and sends the address.
 
     torchrun          a note in the store that torchrun serves for its workers
     one host          a note that only this user can read, in a file named after the job

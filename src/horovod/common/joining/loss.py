@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rank was lost, according to the error that names it: it ended, or it may be alive but unreachable.
+"""Kinds of loss of a rank, according to the error's text: it ended, or it may be alive but unreachable.
 
 The functions are pure.
 """

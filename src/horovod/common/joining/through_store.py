@@ -69,7 +69,8 @@ class _Meeting:
         self._who = who
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
-        # A store may be used for several worlds. All ranks count their worlds on this store alike.
+        # A store may be used for several worlds. Every rank counts its worlds on this store, so all ranks get one
+        # number.
         self._round = store.add(f"worlds of rank {topology.rank}", 1)
 
     def start(self, store_host: str | None) -> Started:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules by which ranks of one generation meet at the rendezvous or are refused.
 
-It uses no socket and no thread, and the caller passes the time. The rendezvous server sends the answers.
+This module uses no socket and no thread, and the caller passes the time. The rendezvous server sends the answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data that the rendezvous server keeps for its clients: values by key, and groups whose members are counted.
 
-It uses no sockets; the server sends the answers.
+This module uses no sockets; the server sends the answers.
 """
 
 from __future__ import annotations
