@@ -16,7 +16,7 @@ NAME_BY_ID = {number: name for name, number in ID_BY_NAME.items()}
 ITEM_BYTES = tuple(size for _, size, _ in DTYPES)  # bytes of one element, by id
 FLOATING = frozenset(number for number, (_, _, is_floating) in enumerate(DTYPES) if is_floating)
 UINT8, BOOL, FLOAT32 = map(int, (DType.UINT8, DType.BOOL, DType.FLOAT32))
-AS_IT_IS = 0  # value of a call's wire type: values travel in the tensor's own type
+AS_IT_IS = 0  # value of Call.wire that leaves the values in the tensor's own type
 
 
 class _IdByDType(dict["np.dtype[Any]", int]):

@@ -142,7 +142,7 @@ class Heritage:
         unknown = []
         for process_set in passed:
             if any(process_set in self.objects(key) for key in self._sets):
-                continue  # this worker has passed this set before
+                continue  # this worker passed this very object in an earlier generation
             origin = tuple(process_set.ranks or ())
             key = next((one.key for one in agreed.sets if one.by_init and one.origin == origin), None)
             if key is None:

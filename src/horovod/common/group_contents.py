@@ -17,8 +17,8 @@ from typing import Any
 # Length at the end of each description; engine/bindings/tensorflow and engine/bindings/xla rely on it too.
 CHECKSUM_DIGITS = 8
 _MAX_SHOWN = 3
-# Numbers in names of Keras layers: Keras counts layers in each process, and ranks may have made different layers
-# before.
+# Matches the numbers in names of Keras layers, because Keras counts layers in each process, and ranks may have made
+# different layers before.
 _NUMBER = re.compile(r"_\d+(?=[/.]|$)")
 _UNSAFE = re.compile(r"[^\w ./,:;()\[\]=*+-]")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI as a data plane: one thread makes all MPI calls, in the order of the engine's log.
+"""MPI as a data plane: one thread makes all MPI calls, in the order of the engine's jobs.
 
 Every collective is non-blocking, because ranks may see batches of different process sets in different orders. Only the
-creation of a communicator blocks until its members call it. All ranks create communicators in the order of the global
-log.
+creation of a communicator blocks until its members call it. All ranks create communicators in the order on which the
+engine's ranks have agreed.
 """
 
 from __future__ import annotations

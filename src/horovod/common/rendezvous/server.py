@@ -318,7 +318,7 @@ class Server:
 
     def _attend(self, peer: _Peer, events: int) -> None:
         if peer not in self._peers:
-            return  # closed while another event of this round was handled
+            return  # the connection was closed while another event of this round was handled
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(peer)
