@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data-parallel training in a few lines: `import horovod.numpy as hvd` (or torch, tensorflow, keras, jax, mxnet).
+"""Data-parallel training: `import horovod.numpy as hvd` (or torch, tensorflow, keras, jax, mxnet).
 
-This module stays light: it imports no framework, no NumPy and no engine.
+Importing this module loads no framework, no NumPy and no engine.
 """
 
 from typing import TYPE_CHECKING, Any

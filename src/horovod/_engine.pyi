@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nanobind module: a thin face over libhvd's table of C functions (engine/include/hvd/engine.h)."""
+"""The nanobind module: a thin layer over libhvd's table of C functions (engine/include/hvd/engine.h)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -13,7 +13,7 @@ ABI_VERSION: int
 def keep_threads_of_frameworks() -> None: ...
 
 class OpKind(IntEnum):
-    """What can be asked for (hvd_kind)."""
+    """Kinds of operations (hvd_kind)."""
 
     ALLREDUCE = 0
     ALLGATHER = 1
@@ -26,7 +26,7 @@ class OpKind(IntEnum):
     REMOVE_PROCESS_SET = 8
 
 class ReduceOp(IntEnum):
-    """How elements are combined (hvd_reduce_op): Horovod's numbers."""
+    """Operations that combine elements (hvd_reduce_op), with Horovod's numbers."""
 
     AVERAGE = 0
     SUM = 1
@@ -36,7 +36,7 @@ class ReduceOp(IntEnum):
     PRODUCT = 5
 
 class DType(IntEnum):
-    """Types of elements (hvd_dtype)."""
+    """Element types (hvd_dtype)."""
 
     UINT8 = 0
     INT8 = 1
@@ -58,23 +58,23 @@ DTYPES: tuple[tuple[str, int, bool], ...]
 """By DType: what NumPy calls it, bytes of an element, whether it is floating."""
 
 class EngineError(Exception):
-    """args = (code, text, lost_rank).
+    """Error of the engine, with args = (code, text, lost_rank).
 
-    code as in hvd::Code: 2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout.
+    The codes are those of hvd::Code: 2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout.
     """
 
 def default_settings() -> dict[str, int | bytes]:
-    """What the engine does unless it is told otherwise, by the names of hvd/settings.h."""
+    """Return the engine's default settings, by the names of hvd/settings.h."""
 
 class Output:
-    """Memory that the engine allocated for a result, for arrays to be made over it."""
+    """Memory that the engine allocated for a result. It supports the buffer protocol, so that arrays can use it."""
 
     @property
     def nbytes(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Region:
-    """Memory of a device that the engine made for tensors. It is given back with this object."""
+    """Memory of a device that the engine allocated for tensors. It is freed with this object."""
 
     @property
     def address(self) -> int: ...
@@ -82,7 +82,7 @@ class Region:
     def nbytes(self) -> int: ...
 
 class EngineCall:
-    """The operation to perform, without its tensors.
+    """An operation to perform, without its tensors.
 
     Args:
         kind: A value of OpKind.
@@ -90,9 +90,9 @@ class EngineCall:
         root: Rank whose tensor is broadcast.
         wire_dtype: DType (float16 or bfloat16) to which an allreduce of float32 is rounded while it travels. On one
             host it stays float32, unless the world is deterministic.
-        will_wait: The calling thread waits next, so the engine wakes no other thread to drive the work.
-        prompt: Launch without negotiation on the stream that `World.prompt_stream` reports. All ranks must make the
-            same calls in the same order, and every tensor needs an output.
+        will_wait: True if the calling thread waits next, so that the engine wakes no other thread to drive the work.
+        prompt: True to launch without negotiation on the stream that `World.prompt_stream` reports. All ranks must make
+            equal calls in equal order, and every tensor needs an output.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class EngineCall:
     def wire_dtype(self) -> int: ...
 
 class TensorLocation:
-    """Where a tensor lies, and what its elements are.
+    """Addresses and element type of a tensor.
 
     Args:
         input: Address to read from.
@@ -153,7 +153,10 @@ class TensorLocation:
     def output(self) -> int: ...
 
 class World:
-    """One world: this process as one rank among `size`. Opens its listeners at once; `connect` starts the engine."""
+    """One world, in which this process is one of `size` ranks.
+
+    The constructor opens the listeners, and `connect` starts the engine.
+    """
 
     def __init__(
         self,
@@ -167,7 +170,11 @@ class World:
         secret: bytes,
         settings: Mapping[str, int | bytes],
     ) -> None:
-        """`settings` holds values by the names of hvd/settings.h; missing ones keep the engine's default."""
+        """Open the listeners.
+
+        Args:
+            settings: Values by the names of hvd/settings.h. Other settings keep their defaults.
+        """
     @property
     def address(self) -> int:
         """The world's hvd_world*, for other clients of the C API."""
@@ -176,24 +183,34 @@ class World:
     @property
     def local_socket(self) -> str: ...
     def connect(self, peers: Sequence[tuple[int, str, str, int, str, str]], timeout_s: float) -> None:
-        """peers: (rank, host, address, port, local_socket) of the whole world, ordered by rank."""
+        """Connect to all ranks.
+
+        Args:
+            peers: (rank, host, address, port, local_socket, machine) of each rank, in rank order.
+        """
     def close(self, at_once: bool = False) -> None:
-        """End it, once GPUs are done with what was launched; `at_once`: what they have not done is given up."""
+        """End the world once GPUs have finished the launched work. With `at_once`, give up unfinished work of GPUs."""
 
     def fail(self, why: str) -> bool:
-        """End it at once because this rank's program has failed: all operations fail with this text, on all ranks.
+        """End the world at once because this rank's program has failed.
 
-        False if it had ended before.
+        All operations on all ranks fail with this text. Return False if the world had ended before.
         """
 
     def shares_gpus(self, process_set: int) -> int:
-        """Whether members of the set share GPUs, 1 or 0; -1 before their first tensors there."""
+        """Return 1 if members of the set share GPUs, else 0; -1 before their first tensors on GPUs."""
     def use_jobs(self) -> None:
-        """Before connect, on all ranks or none: tensors travel by another library, by the jobs that next_job gives."""
+        """Let another library move tensors, which gets its work from next_job.
+
+        Call this before connect, on all ranks or on none.
+        """
     def next_job(self, timeout_s: float) -> tuple[Any, ...] | Literal[False] | None:
-        """The fields of common.mpi_plane.Job; None if none came within the time, False if none will come any more."""
+        """Return the fields of the next common.mpi_plane.Job.
+
+        Return None if no job came within the time, and False if no more jobs will come.
+        """
     def finish_job(self, id: int, error: str = "") -> None:
-        """A job is done: its result goes to the callers. With an error the world ends."""
+        """Report that a job is done, so that callers get its result. With an error, the world ends."""
     def submit(
         self, process_set: int, name: str, call: EngineCall, tensor: TensorLocation, splits: Sequence[int] = ()
     ) -> int:
@@ -219,74 +236,101 @@ class World:
         tensors: Sequence[TensorLocation],
         started: list[int],
     ) -> None:
-        """Start one operation for each tensor and add the handles to `started`, also if a later one is refused."""
-    def let_wait(self, device: int, stream: int) -> None:
-        """Make a stream of the device wait for all operations on it that are done, which is when they are launched.
+        """Start one operation for each tensor and add the handles to `started`.
 
-        EngineError if the world has ended: what they left on the device is then of no account.
+        If an operation is refused, `started` has the handles of those before it.
+        """
+    def let_wait(self, device: int, stream: int) -> None:
+        """Make a stream of the device wait for all operations that are done: these are launched, but may still run.
+
+        EngineError if the world has ended because of a lost rank; the results on the device are then undefined.
         """
     def prompt_stream(self, device: int, kind: int, reduce_op: int, dtype: int) -> int:
-        """Where `prompt` operations go; 0: there are none of this kind, -1: not known before one on the GPU is done."""
+        """Return the stream of operations with `prompt` of this kind.
+
+        0 if such operations always need negotiation; -1 if that is unknown until an operation on the GPU is done.
+        """
     def output_rows(self, handle: int, index: int) -> int:
-        """Rows of an output that the engine allocated on a device."""
+        """Return the rows of an output that the engine allocated on a device."""
     def copy_output(self, handle: int, index: int, to: int, stream: int) -> None:
-        """Put a copy of it to the address `to` on the stream. Once only."""
+        """Copy an output that the engine allocated on a device to the address `to`, on the stream.
+
+        Call this only once for each output.
+        """
     def finish_all(self, handles: Sequence[int]) -> None:
-        """Waits for all of them and releases them, then raises the first failure."""
+        """Wait for all operations and release them, then raise the first failure."""
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float = -1.0) -> bool:
-        """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed.
+        """Wait without the GIL, and check for signals every 50 ms. EngineError if the operation failed.
 
-        False if the work is not done after `timeout_s` seconds (negative: no limit).
+        Return False if it is not done after `timeout_s` seconds (negative: no limit).
         """
     def finish(self, handle: int) -> None:
-        """Wait and release in one call: released also if the operation failed, not if a signal broke the wait."""
+        """Wait for an operation and release it.
+
+        A failed operation is released too. An operation is not released if a signal broke the wait.
+        """
     def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
-        """(bytes, rows) of an output that the engine allocated; the array owns the memory. Once only."""
+        """Return memory and rows of an output that the engine allocated.
+
+        Call this only once for each output, because the memory then belongs to the caller.
+        """
     def received_splits(self, handle: int, members: int) -> list[int]: ...
     def value(self, handle: int) -> int: ...
     def release(self, handle: int) -> None: ...
     def send(self, peer: int, tag: int, data: int, size: int, device: int = -1, stream: int = 0) -> int:
-        """On a GPU: after what is on the stream by now. When it is done, so is the GPU: no stream has to wait."""
+        """Send data. On a GPU, the data are read after the work that is on the stream now.
+
+        When the operation is done, the GPU is done too, so no stream has to wait.
+        """
 
     def recv(self, peer: int, tag: int, data: int, size: int, device: int = -1, stream: int = 0) -> int: ...
     def allocate(self, nbytes: int) -> tuple[npt.NDArray[np.uint8], bool]:
-        """Memory for tensors, on a page boundary, and whether local peers reach it. Lives while anybody holds it."""
-    def allocate_region(self, process_set: int, device: int, nbytes: int) -> Region | None:
-        """Memory of the device in which in-place allreduces of the set's members copy nothing; its contents are any.
+        """Return memory for tensors on a page boundary, and True if ranks on this host can access it.
 
-        None: the members do not share the device, or are not known to before their first operations on it.
+        The memory is kept as long as any object refers to the array.
+        """
+    def allocate_region(self, process_set: int, device: int, nbytes: int) -> Region | None:
+        """Return memory of a device in which in-place allreduces of the set's members copy nothing. It is not zeroed.
+
+        None if the members do not share the device, or if that is unknown before their first operations on it.
         """
     def describe(self) -> str: ...
     def start_timeline(self, path: bytes, mark_cycles: bool = False) -> None:
-        """Write what this rank does to a file as a Chrome trace; EngineError if the file cannot be written."""
+        """Write this rank's events to a file as a Chrome trace. EngineError if the file cannot be written."""
     def stop_timeline(self) -> None: ...
     def show(self, name: str, began_ns: int, ended_ns: int) -> None:
-        """Put what the program did itself into the timeline, if one is written: times of time.monotonic_ns."""
+        """Add an event of the program itself to the timeline, if one is written. Times are from time.monotonic_ns."""
     def use_tuning(self, fusion_threshold: int, cycle_time_us: int, chunk_bytes: int) -> None:
-        """Before connect, alike on all ranks: what an autotuner found in an earlier world, instead of tuning again."""
-    def tell_stack(self, function: Callable[[], str]) -> None:
-        """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
-    def tell_block(self, function: Callable[[int], str]) -> None:
-        """Before connect: who tells about a thread that waits, by its ident. Kept for ever.
+        """Use values that an autotuner found in an earlier world, instead of tuning again.
 
-        The text is '1' if no other thread of the program could call, else '0', then where in the program it waits.
+        Call this before connect, with equal values on all ranks.
+        """
+    def tell_stack(self, function: Callable[[], str]) -> None:
+        """Set the function that returns the program's stack, which the engine sends when other ranks wait for this one.
+
+        Call this before connect. The function is kept until the process ends.
+        """
+    def tell_block(self, function: Callable[[int], str]) -> None:
+        """Set the function that describes a waiting thread, given the thread's ident. See horovod.common.waits.told.
+
+        Call this before connect. The function is kept until the process ends.
         """
 
 class PlainArrays:
-    """A framework's arrays as native calls read and make them."""
+    """Reader and maker of a framework's arrays for native calls."""
 
 class ArrayReader(PlainArrays):
-    """Reads and makes NumPy arrays by the layout of NumPy's public struct; the caller has seen that it is right."""
+    """Reader and maker of NumPy arrays by the layout of NumPy's public struct. The caller has tested the layout."""
 
     def __init__(self, array_type: type, dtypes: Mapping[np.dtype[Any], int], table: object) -> None:
-        """`table`: NumPy's _ARRAY_API."""
+        """Create a reader; `table` is NumPy's _ARRAY_API."""
     def read(self, array: object) -> tuple[int, tuple[int, ...], int] | None:
-        """Address, shape and dtype id; None for what needs a closer look."""
+        """Return address, shape and dtype id; None for an array that Python code must check."""
     def empty_like(self, array: object) -> npt.NDArray[Any] | None: ...
 
 class Numbering:
-    """Names for operations that have none: kind and number, which begins again at 1 with each restart."""
+    """Names for unnamed operations: kind and number. Numbers begin at 1, also after each restart."""
 
     def next(self, operation: str) -> str: ...
     def restart(self) -> None: ...
@@ -297,22 +341,22 @@ class Member:
     def __init__(self, world: World, set_id: int, index: int, ranks: Sequence[int], numbering: Numbering) -> None: ...
 
 class PlainHandles:
-    """The numbers that users hold for operations under way, and those operations that ArrayCalls has started."""
+    """Numbers that users get for operations in flight, and the operations that ArrayCalls has started."""
 
     def next(self) -> int:
-        """A number for an operation that somebody else keeps."""
+        """Return a number for an operation that another object keeps."""
     def poll(self, number: object) -> Any:
-        """Whether an operation is done; NotImplemented for a number that is none of ours."""
+        """Return True if an operation is done; NotImplemented for a number of another object's operation."""
     def synchronize(self, number: object) -> Any:
-        """Wait for an operation and return its result; NotImplemented for a number that is none of ours."""
+        """Wait for an operation and return its result; NotImplemented for a number of another object's operation."""
     def clear(self) -> None:
-        """Forget everything and number from 1 again. Only after the engine has stopped."""
+        """Forget all operations and number from 1 again. Call this only after the engine has stopped."""
 
 class ArrayCalls:
-    """Collectives on plain arrays, each in one call.
+    """Collectives of common arrays, each in one native call.
 
-    They give the result if `wait`, else a handle; and None for whatever needs a closer look: arguments of another kind,
-    another layout, mistakes.
+    They return the result if `wait` is True, else a handle. They return None for everything that Python code must
+    check: other kinds of arguments, other layouts, mistakes.
     """
 
     def __init__(
@@ -350,13 +394,21 @@ class ArrayCalls:
     ) -> Any: ...
     def allgather(self, member: Member | None, tensor: object, wait: bool, name: object, /) -> Any: ...
     def alltoall(self, member: Member | None, tensor: object, wait: bool, splits: object, name: object, /) -> Any:
-        """With the received splits if `splits` were given, or if it does not wait."""
+        """Return the output, or (output, received splits) if `splits` were given.
+
+        Without `wait`, the result of the handle is always (output, received splits).
+        """
 
 class Arrivals:
-    """Numbers of what has arrived, in order, with cheap hooks that tell of arrivals. True if there are any."""
+    """Numbers of arrived items, in order, with cheap hooks that record arrivals. bool() is True if there are any."""
 
     def __init__(self, limit: int, notify: Callable[[], object]) -> None:
-        """notify() is called by the first arrival, and by those with which the bytes together come to the limit."""
+        """Create the list.
+
+        Args:
+            limit: Number of bytes at which `full` becomes True.
+            notify: Called at the first arrival, and at each arrival when all bytes together have reached the limit.
+        """
     def hook(
         self,
         number: int,
@@ -365,34 +417,38 @@ class Arrivals:
         stream_of: Callable[[int], int] | None = None,
         device: int = -1,
     ) -> Callable[[object], None]:
-        """A hook that tells of `number`, whose size is `nbytes`, after the gradient has moved to its home; and on which
-        stream of the device it came.
+        """Return a hook for a parameter that moves its gradient to shared memory, then records `number`.
+
+        Args:
+            nbytes: Size of the gradient.
+            homes: Shared memory for gradients; None to move nothing.
+            stream_of: Function that returns the current stream of a device, which is recorded too.
         """
     def take(self) -> list[int]: ...
     def take_streams(self) -> list[tuple[int, int]]:
-        """{device, stream} of what has arrived since this was called last, each once."""
+        """Return (device, stream) of what has arrived since the last call, each pair once."""
     @property
     def full(self) -> bool: ...
     def __bool__(self) -> bool: ...
 
 class TensorReader:
-    """Reads torch's tensors through DLPack's table of functions, or by their attributes where there is none."""
+    """Reader of torch's tensors by DLPack's table of functions, or by their attributes if there is no table."""
 
     def __init__(self, tensor_type: type, dtypes: Mapping[Any, int], strided: object, table: object) -> None: ...
     def read(self, tensor: object) -> tuple[int, tuple[int, ...], int] | None:
-        """Address, shape and dtype id; None for what needs a closer look."""
+        """Return address, shape and dtype id; None for a tensor that Python code must check."""
 
 class TensorMaker:
-    """Makes torch's tensors over the engine's memory, by DLPack's table of functions, or by capsules."""
+    """Maker of torch's tensors over the engine's memory, by DLPack's table of functions or by capsules."""
 
     def __init__(self, table: object, from_dlpack: Callable[[object], object]) -> None: ...
 
 class Onlookers:
-    """Tells a gradient that nobody but its parameter knows from others."""
+    """Detector of gradients to which only their parameter refers."""
 
     def __init__(self, storage_count: Callable[[int], int]) -> None: ...
     def learn(self, parameter: Any) -> None:
-        """Take the gradient of this parameter as an example; to be called in the hook that follows accumulation."""
+        """Take this parameter's gradient as the example of such a gradient. Call from the post-accumulate-grad hook."""
 
 class GradientHomes:
     """Shared memory into which hooks move gradients that autograd has just made."""
@@ -400,12 +456,17 @@ class GradientHomes:
     def __init__(
         self, reader: TensorReader, maker: TensorMaker, onlookers: Onlookers, dtypes: Sequence[int], least: int
     ) -> None:
-        """`dtypes`: of gradients that may move; `least`: bytes from which on they do."""
+        """Create an empty table.
+
+        Args:
+            dtypes: Dtypes of gradients that may move.
+            least: Size in bytes from which on gradients move.
+        """
     def move_to(self, world: World) -> None:
-        """Where homes are from now on."""
+        """Use the shared memory of this world from now on."""
 
 class PlainTensors(PlainArrays):
-    """torch's tensors for native calls."""
+    """Reader and maker of torch's tensors for native calls."""
 
     def __init__(
         self,
@@ -416,59 +477,79 @@ class PlainTensors(PlainArrays):
     ) -> None: ...
 
 def moved_text(name: str) -> str:
-    """What is said of a tensor whose memory was taken from an operation under way."""
+    """Return the error about a tensor whose memory has moved while an operation was using it."""
 
 class Exchange:
-    """A small message that this rank has sent; the answer is the greatest of all ranks' bytes, each for itself."""
+    """A small message that this rank has sent. The answer has, for each byte, the maximum of all ranks' bytes."""
 
     def __init__(self, member: Member, name: str, message: bytes) -> None: ...
     def finish(self) -> bytes:
-        """Wait for the other ranks, and return the answer. Once only."""
+        """Wait for the other ranks and return the answer. Call this only once."""
     @staticmethod
     def wait_for_any(exchanges: Sequence[Exchange]) -> int:
-        """Wait until one of them is over, and return its place in the list; at once if there is only one."""
+        """Wait until one of the exchanges is over and return its index. Return at once if there is only one."""
 
 def replaced_text(name: str) -> str:
     """Return the error about a gradient that was replaced while it was being reduced."""
 
 class GradientTable:
-    """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""
+    """Gradients of one optimizer, by numbers from 0, and the state of each in its round of backward passes."""
 
     def __init__(
         self, reader: TensorReader, dtypes: Sequence[int], op: int, prescale: float, postscale: float, wire: int
     ) -> None:
-        """`dtypes`: those that travel without a compressor's help; `wire`: what the engine carries float32 as."""
+        """Create an empty table.
+
+        Args:
+            dtypes: Dtypes that are sent without a compressor.
+            wire: Dtype in which the engine sends float32.
+        """
     def add(self, name: str, parameter: object, small: bool) -> None:
-        """One more. `name` is that of its allreduce; `small`: it may be bundled with others."""
+        """Add a parameter.
+
+        Args:
+            name: Name of its gradient's allreduce.
+            small: True if the gradient may be bundled with others.
+        """
     def rename(self, number: int, name: str) -> None:
-        """Give its allreduce another name. It must not be in flight."""
+        """Give the allreduce of a gradient another name. It must not be in flight."""
     def set_place(self, number: int, place: object) -> None:
-        """The tensor that a gradient has to be; any other one is left to the caller."""
+        """Set the tensor that the gradient must be. `start` returns the number if the gradient is another tensor."""
     def leave_to_caller(self, number: int) -> None:
-        """start() gives this number back."""
+        """Let `start` always return this number, because the caller reduces the gradient itself."""
     def set_sparse(self, number: int, sparse: bool) -> None:
-        """What the gradients of this number are."""
+        """Record whether the gradients of this number are sparse."""
     def restart(self, passes: int) -> None:
-        """A new round, of this many passes, for all."""
+        """Begin a new round of this many backward passes for all gradients."""
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
-        """One pass less for each. Those with none left; and the first that had none before, where this ends."""
+        """Count one pass less for each gradient.
+
+        Return the gradients with no passes left, and the first gradient for which a further pass is refused. Counting
+        stops there.
+        """
     def standings(self) -> bytes:
-        """How far each is: the standings of horovod.torch.gradients.rounds."""
+        """Return the state of each gradient as a byte: the standings of horovod.torch.gradients.rounds."""
     def agree(self, wanted: bytes) -> list[int]:
-        """All ranks reduce those that `wanted` has a byte other than 0 for. What of it has not begun here."""
+        """Mark as done what all ranks reduce, which is each gradient with a nonzero byte in `wanted`.
+
+        Return those whose reduction has not begun here.
+        """
     def in_flight(self, numbers: Sequence[int]) -> bool:
-        """Whether all of them have begun and none has ended."""
+        """Return True if the reductions of all these gradients have begun and none has ended."""
     def make_bundle(self, numbers: Sequence[int]) -> int:
-        """Bundle the small ones of those for start(). Its key, the same on ranks that bundle the same; 0: none."""
+        """Bundle the small ones of these gradients for `start`.
+
+        Return a key that is equal on ranks with equal bundles; 0 for no bundle.
+        """
     def unpack(self) -> None:
-        """The bundle has arrived: put what it brought into its gradients."""
+        """Copy the reduced bundle into its gradients."""
     @property
     def bundles(self) -> int:
-        """How many have been sent."""
+        """The number of bundles that were sent."""
     def postpone(self, numbers: Sequence[int]) -> None:
-        """These are due, and begin later: a further pass is refused."""
+        """Mark gradients as due although their reductions begin later, so that a further pass is refused."""
     def split_small(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Those that may be bundled, and the others."""
+        """Return the gradients that may be bundled, and the others."""
     def start(
         self,
         numbers: Sequence[int],
@@ -478,14 +559,22 @@ class GradientTable:
         grads: list[Any],
         bundle: str | None,
     ) -> tuple[int, list[int]]:
-        """Begin allreduces in place of those that are plain, and add them to the lists; the bundle under this name.
+        """Start in-place allreduces of the gradients that the engine can reduce as they are, and of the bundle.
 
-        One handle for them, 0 if there are none; and the numbers of the others.
+        Append them to `sent` and `grads`. Return one handle for all of them (0 if there are none), and the numbers of
+        the other gradients.
+
+        Args:
+            bundle: Name of the bundle's allreduce; None to send no bundle.
         """
     def land(self, numbers: list[int], grads: list[Any]) -> None:
-        """These were reduced; a further pass is refused while their parameters have the same gradients."""
+        """Record that these gradients were reduced. ValueError if the program moved or replaced one meanwhile.
 
-# The codecs: functions on addresses (0: none) and counts, without the GIL. horovod.common.codecs checks arguments.
+        A further pass is refused while their parameters still have these gradients.
+        """
+
+# The codecs: functions of addresses (0 for none) and counts, which run without the GIL. horovod.common.codecs checks
+# the arguments.
 
 def codec_flavour() -> str:
     """Return the instruction set that the codecs use, such as "avx2"; results are the same with all of them."""
@@ -493,32 +582,35 @@ def codec_flavour() -> str:
 def codec_is_finite(values: int, count: int) -> bool: ...
 def codec_int8_bytes(count: int, block: int) -> int: ...
 def codec_int8_encode(values: int, residual: int, left: int, count: int, block: int, wire: int) -> None:
-    """Encode values + residual; write what is lost by that to `left`, which may be one of the two."""
+    """Encode values + residual. Write the rounding error to `left`, which may be one of the two."""
 
 def codec_int8_decode(wire: int, count: int, block: int, factor: float, out: int, accumulate: bool) -> None:
-    """Write factor * value to `out`, or add it."""
+    """Write factor * value to `out`, or add it to `out` if `accumulate` is True."""
 
 def codec_int8_decode_sum(wires: Sequence[int], count: int, block: int, factor: float, out: int) -> None:
     """Write factor * (first + second + ...) to `out`."""
 
 def codec_onebit_bytes(count: int) -> int: ...
 def codec_onebit_encode(values: int, residual: int, left: int, count: int, wire: int) -> None:
-    """Encode values + residual; write what is lost by that to `left`, which may be one of the two."""
+    """Encode values + residual. Write the rounding error to `left`, which may be one of the two."""
 
 def codec_onebit_decode(wire: int, count: int, factor: float, out: int, accumulate: bool) -> None:
-    """Write factor * value to `out`, or add it."""
+    """Write factor * value to `out`, or add it to `out` if `accumulate` is True."""
 
 def codec_onebit_decode_sum(wires: Sequence[int], count: int, factor: float, out: int) -> None:
     """Write factor * (first + second + ...) to `out`."""
 
 def codec_topk_pairs(k: int) -> int:
-    """Return the most pairs that a message has when k are wanted."""
+    """Return the largest number of pairs in a message if k are wanted."""
 
 def codec_topk_encode(values: int, residual: int, left: int, count: int, k: int, capacity: int, wire: int) -> int:
     """Encode about k values of values + residual as at most `capacity` pairs. Return the number of pairs.
 
-    `left`, which may be one of the two, receives values + residual with zeros for what is sent.
+    `left`, which may be one of the two, receives values + residual, with zeros where a value is sent.
     """
 
 def codec_topk_decode(wire: int, bytes: int, count: int, factor: float, out: int, accumulate: bool) -> None:
-    """Add factor * value at each index, to zeros unless `accumulate`; ValueError for a message that is not valid."""
+    """Add factor * value at each index of `out`, which is zeroed first unless `accumulate` is True.
+
+    ValueError for an invalid message.
+    """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets Accelerate see the ranks of a job on machines without accelerators.
+"""Support for Accelerate on machines without accelerators, where it would not see the ranks of a job.
 
-Accelerate reads RANK and WORLD_SIZE only for a device that it has found, or if it is told to use the CPU. Otherwise it
-trains each process alone and says nothing. In a worker whose place is from us, this module sets ACCELERATE_USE_CPU as
-soon as `accelerate` is imported. Where torchrun started the worker, it changes nothing and warns.
+Accelerate reads RANK and WORLD_SIZE only if it has found a device, or if it is told to use the CPU. Otherwise it trains
+each process alone without a warning. In a worker that has its rank from this package, this module sets
+ACCELERATE_USE_CPU when `accelerate` is imported. If torchrun started the worker, it changes nothing and warns.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ ALONE = (
     "Accelerate looks for other processes only if it is told to use the CPU. Pass cpu=True to Accelerator() or "
     "PartialState(), pass use_cpu=True to TrainingArguments(), or set ACCELERATE_USE_CPU=true."
 )
-# Packages of the accelerators that Accelerate itself recognises by an installed package.
+# Packages by which Accelerate recognises further kinds of accelerators.
 _DEVICE_PACKAGES = ("torch_npu", "torch_mlu", "torch_musa", "torch_sdaa", "torch_neuronx", "torch_xla")
 _is_set_by_us = False
 
 
 class _ImportWatch(importlib.abc.MetaPathFinder):
-    """Finder that finds no module, and acts while `accelerate` is imported.
+    """Import hook that finds no module, and acts while `accelerate` is being imported.
 
     `import accelerate` looks for many submodules. Libraries look for `accelerate` itself only to learn whether it is
-    installed, so that name does not count.
+    installed, so that name is ignored.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
             self.look()
 
     def look(self) -> None:
-        """Act on Accelerate if it is imported, or is being imported."""
+        """Set the variable and wrap the classes if Accelerate is imported, or is being imported."""
         if self._has_wrapped or "accelerate" not in sys.modules:
             return
         if not self._has_told:
@@ -62,7 +62,7 @@ _import_watch = _ImportWatch()
 
 
 def watch() -> None:
-    """Act as soon as `accelerate` is imported, or now if it is imported already. Safe to call twice."""
+    """Act when `accelerate` is imported, or now if it is imported already. Safe to call twice."""
     if _import_watch not in sys.meta_path:
         sys.meta_path.insert(0, _import_watch)
     _import_watch.look()
@@ -70,9 +70,9 @@ def watch() -> None:
 
 
 def check_state() -> None:
-    """Warn if Accelerate has made its state already and trains each rank alone.
+    """Warn if Accelerate has already made its state and trains each rank alone.
 
-    hvd.init() calls this function, too: under mpirun and srun, it is the first to know how many ranks there are.
+    hvd.init() calls this function too, because under mpirun and srun the number of ranks is known only then.
     """
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     if state is not None and state._shared_state:
@@ -82,7 +82,8 @@ def check_state() -> None:
 def tell_accelerate() -> None:
     """Set ACCELERATE_USE_CPU in a worker of ours that has no accelerator, unless the user has set it.
 
-    The variable would turn off DeepSpeed, which has its own way of using the CPU.
+    Remove it again if DeepSpeed is used, because the variable would turn off DeepSpeed, which has its own support of
+    CPUs.
     """
     global _is_set_by_us
     if _uses_deepspeed(os.environ):
@@ -106,27 +107,31 @@ def _has_several_ranks_from_us(environ: Mapping[str, str]) -> bool:
 
 
 def _may_have_accelerator() -> bool:
-    """Return False if torch certainly sees no accelerator. Initialise no driver, so that the process can still fork."""
+    """Return False if torch certainly sees no accelerator.
+
+    Do not initialise a driver, because the process could not fork afterwards.
+    """
     torch: Any = importlib.import_module("torch")
     if any(importlib.util.find_spec(package) for package in (*_DEVICE_PACKAGES, "habana_frameworks")):
         return True
     if torch.backends.mps.is_available():
         return True
     if hasattr(torch, "xpu") and torch.xpu._is_compiled():
-        return True  # a count of its devices would initialise their driver
+        return True  # counting its devices would initialise their driver
     return torch.backends.cuda.is_built() and _may_have_gpu(torch.cuda, is_amd=bool(torch.version.hip))
 
 
 def _may_have_gpu(cuda: Any, is_amd: bool) -> bool:
     """Return False if this host certainly has no GPU that this process may use.
 
-    `torch.cuda.is_available()` initialises the driver, after which forked children cannot use a GPU. The libraries that
-    only manage GPUs (NVML, AMD SMI) count them without it. They may be missing where a GPU is, as on NVIDIA's Jetson.
+    `torch.cuda.is_available()` initialises the driver, after which forked children cannot use a GPU. The management
+    libraries (NVML, AMD SMI) count GPUs without the driver. They may be missing on a host with a GPU, such as NVIDIA's
+    Jetson.
     """
     if not _has_gpu_driver(is_amd):
         return False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns where the driver does not run, which is no fault here
+        warnings.simplefilter("ignore")  # torch warns if the driver does not run, which is no error here
         count = getattr(cuda, "_device_count_amdsmi" if is_amd else "_device_count_nvml", lambda: -1)()
     return bool(count != 0)
 
@@ -142,9 +147,9 @@ def _has_gpu_driver(is_amd: bool) -> bool:
 
 
 def _wrap_states() -> bool:
-    """Wrap what makes Accelerate's state, and return True if its classes exist already.
+    """Wrap the constructors of Accelerate's state. Return True if the classes exist already.
 
-    `PartialState()` does not read the variable, and only Accelerate's state tells whether a rank will train alone.
+    `PartialState()` does not read the variable, and only Accelerate's state shows whether a rank will train alone.
     """
     state: Any = sys.modules.get("accelerate.state")
     if not hasattr(state, "PartialState") or not hasattr(state, "AcceleratorState"):
@@ -174,7 +179,7 @@ def _wrap_accelerator_state(accelerator_state: Any) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        tell_accelerate()  # hvd.init() may have set RANK, or Accelerator() may have been given DeepSpeed's plugin
+        tell_accelerate()  # hvd.init() may have set RANK since, or Accelerator() may have got DeepSpeed's plugin
         original(self, *args, **kwargs)
 
     accelerator_state.__init__ = init

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns where Lightning or Ignite sees one process in a job of several ranks, and so trains each rank alone.
+"""Warnings if Lightning or Ignite sees one process in a job of several ranks, and so trains each rank alone.
 
-Both ignore RANK and WORLD_SIZE unless the script asks for several processes. In a worker of such a job, this module
-wraps the methods that begin a training, as soon as their modules are imported.
+Both ignore RANK and WORLD_SIZE unless the script asks for several processes. In a worker of a job with several ranks,
+this module wraps the methods that begin a training when their modules are imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IGNITE = (
     "Ignite",
     "Pass a backend to idist.Parallel() ('gloo', or 'nccl' for ranks with a GPU each), or call hvd.init() first.",
 )
-# By module, the method that begins a training, the library, and the remedy.
+# By module: the method that begins a training, the library, and the remedy.
 _BEGINNINGS = {
     "lightning.pytorch.trainer.trainer": ("Trainer.fit", *_TRAINER),
     "pytorch_lightning.trainer.trainer": ("Trainer.fit", *_TRAINER),
@@ -42,14 +42,15 @@ _BEGINNINGS = {
 
 
 class _ImportWatch(importlib.abc.MetaPathFinder):
-    """Finder that lets Python's own finder find a module, and wraps its method once the module has run."""
+    """Import hook that wraps a module's method once the module has run. Python's own finder finds the module."""
 
     def __init__(self) -> None:
-        # Modules that Python was importing when the watch began. Lightning's modules import torch, which begins it.
+        # Modules that were being imported when the watch began. Lightning's modules import torch, which starts the
+        # watch.
         self._unfinished: list[ModuleType] = []
 
     def begin(self) -> None:
-        """Wrap what modules that are imported already have."""
+        """Wrap the methods of modules that are imported already."""
         self._unfinished = [sys.modules[name] for name in _BEGINNINGS if name in sys.modules]
         self._wrap_unfinished()
 
@@ -73,7 +74,7 @@ _import_watch = _ImportWatch()
 
 
 def watch() -> None:
-    """Wrap what the libraries have, as soon as they are imported, if the job has several ranks. Safe to call twice."""
+    """Wrap the libraries' methods when they are imported, if the job has several ranks. Safe to call twice."""
     if _import_watch in sys.meta_path or torchrun_variables.job_size(os.environ) == 1:
         return
     sys.meta_path.insert(0, _import_watch)
@@ -86,7 +87,7 @@ def _run_and_wrap(run: Callable[[ModuleType], None], module: ModuleType) -> None
 
 
 def _wrap(module: ModuleType) -> bool:
-    """Let the module's method warn. Return False if the module does not have the method yet."""
+    """Make the module's method warn. Return False if the module does not have the method yet."""
     path, library, remedy = _BEGINNINGS[module.__name__]
     class_name, _, name = path.partition(".")
     owner = getattr(module, class_name, None)
@@ -96,7 +97,7 @@ def _wrap(module: ModuleType) -> bool:
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "world_size", 1) == 1:  # Ignite's classes have none
+        if getattr(self, "world_size", 1) == 1:  # Ignite's classes have no world_size
             _warn_if_alone(library, remedy)
         return method(self, *args, **kwargs)
 
@@ -113,7 +114,7 @@ def _warn_if_alone(library: str, remedy: str) -> None:
 
 
 def _can_reduce() -> bool:
-    """Return True if the script itself may reduce gradients: it called hvd.init(), or made a process group."""
+    """Return True if the script itself may reduce gradients: hvd.init() was called, or a process group exists."""
     context: Any = sys.modules.get("horovod.common.context")
     if context is not None and context.default_context.is_initialized:
         return True

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the torch.distributed backend `horovod`. torch itself calls `register` at its import (entry point group
-torch.backends, torch 2.5 and later; TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off), so nothing else is imported here.
+"""Registration of the torch.distributed backend `horovod`.
+
+torch 2.5 and later calls `register` when it is imported (entry point group torch.backends), unless
+TORCH_DEVICE_BACKEND_AUTOLOAD=0. So this module imports as little as possible.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ GROUP_ALONE = (
 
 
 def register() -> None:
-    """Make the name known to torch, and watch for libraries that would train each rank alone. Harmless the second time,
-    and where torch has no distributed package.
+    """Register the backend with torch, and watch for libraries that would train each rank alone.
+
+    Do nothing at a second call, or if torch has no distributed package.
     """
     import torch.distributed as dist
 
@@ -44,7 +47,7 @@ def _create(options: Any, group_options: Any) -> Any:
 
 
 def _offer_launcher() -> None:
-    """Let init_process_group() meet at horovodrun, where rank 0 serves a store on a port that it has at that moment."""
+    """Let init_process_group() use horovodrun's rendezvous, where rank 0 serves a store on a free port."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
     handlers: dict[str, Any] = getattr(rendezvous, "_rendezvous_handlers", {})
     torchs_own = handlers.get("env")
@@ -63,8 +66,9 @@ def _offer_launcher() -> None:
 
 
 def _is_launchers_world(url: str) -> bool:
-    """Whether a group is asked for of all ranks of the launcher, each with its own number: neither the user nor a
-    torchrun inside the job has said anything else.
+    """Return True if a group of all the launcher's ranks is requested, each with its own rank.
+
+    That is the case if neither the user nor a torchrun inside the job has set anything else.
     """
     asked = _asked(url)
     environ = place_variables.known(os.environ)
@@ -74,7 +78,7 @@ def _is_launchers_world(url: str) -> bool:
 
 
 def _asked(url: str) -> dict[str, str]:
-    """Rank and number of ranks, as far as the caller of init_process_group() has passed them."""
+    """Return rank and world size, as far as the caller of init_process_group() has passed them."""
     return {name: values[-1] for name, values in parse_qs(urlparse(url).query).items()}
 
 

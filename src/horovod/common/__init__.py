@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all doors share, written once: settings, topology, context, operations, process sets, objects, exceptions."""
+"""Code that all framework APIs share: settings, topology, context, operations, process sets, objects, exceptions."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions every door answers alike (rank, size, what is built in): a veneer over one context."""
+"""Questions that every framework API answers (rank, size, what is built in), as methods over one context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from horovod.common.process_sets import global_process_set as global_process_set
 
 
 class HorovodBasics:
-    """Horovod's basic functions. The arguments once named a native library per framework; they are ignored."""
+    """Horovod's basic functions.
+
+    Horovod's scripts may pass `pkg_path` and further arguments, which name a native library there. They are ignored.
+    """
 
     def __init__(self, pkg_path: str = "", *args: str, context: Context = default_context) -> None:
         self._context = context
@@ -74,7 +77,7 @@ class HorovodBasics:
         return self._context.is_homogeneous
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        """The ranks of each registered set, by its id."""
+        """Return the ranks of each registered set, by the set's id."""
         return self._context.registered_sets()
 
     def mpi_threads_supported(self) -> bool:
@@ -117,5 +120,5 @@ class HorovodBasics:
         return False
 
 
-# MPI where mpi4py is installed, else a class in its place.
+# mpi4py's MPI if mpi4py is installed, else a class in its place.
 __getattr__ = lazily(__name__, {"MPI": "horovod.common.mpi:MPI"})

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import json
 
-# None: MPI or NCCL moved tensors, and the engine cannot know how many bytes that took.
+# A counter is None if MPI or NCCL moved tensors, because the engine cannot know how many bytes that took.
 Counters = dict[str, int | None]
 
 
 def counted_by(description: str) -> Counters:
-    """Return the byte counters of one world, out of World.describe()."""
+    """Return the byte counters of one world from the text of World.describe()."""
     counters: Counters = json.loads(description)["counters"]
     return counters
 
 
 def total(earlier: Counters, latest: Counters) -> Counters:
-    """Return the sums of two worlds' counters. A sum is None if one of its parts is."""
+    """Return the sums of two worlds' counters. A sum is None if one of its summands is None."""
     return {name: _sum(earlier.get(name, 0), latest[name]) for name in latest}
 
 

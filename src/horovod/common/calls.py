@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a collective is asked to do, whichever door it comes through and whichever way it then takes."""
+"""Description of a collective call, without its tensors, for every framework API and every way to run it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horovod.common.rules import PLAIN_SUM, Reduction
 if TYPE_CHECKING:
     from horovod._engine import EngineCall, Output, TensorLocation
 
-# As plain numbers, which native calls read fastest.
+# Integers instead of members of OpKind, because native calls read integers fastest.
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = map(
     int, OpKind
 )
@@ -26,7 +26,7 @@ _GROUP_NAMES = tuple(f"grouped_{name}" for name in KIND_NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """All of a collective but its tensors. A field that the kind has no use for keeps its default."""
+    """All arguments of a collective but its tensors. A field that does not apply to the kind keeps its default."""
 
     kind: int
     process_set: ProcessSet = global_process_set
@@ -34,26 +34,29 @@ class Call:
     op: int = rules.Sum
     prescale: float = 1.0
     postscale: float = 1.0
-    grouped: bool = False  # any number of tensors, as one unit
-    in_place: bool = False  # allreduce and broadcast: the result overwrites the tensor
+    grouped: bool = False  # True for any number of tensors that are processed as one unit
+    in_place: bool = False  # for allreduce and broadcast: the result overwrites the tensor
     root: int = -1
-    splits: Any = None  # the user's, for an alltoall; None: equal shares
-    received: int = -1  # in compiled programs: the rows that an alltoall with splits gives
-    serial: int = 0  # in compiled programs: tells calls apart that are equal on this rank and may not be on others
-    wire: int = AS_IT_IS  # the id of the half type that float32 travels as where that saves bytes
-    only_root: bool = False  # in compiled programs: zeros on all ranks but `root`; the gradient of a broadcast
-    contents: str = ""  # of a group: what every rank must have put into it, in words; empty: not compared
+    splits: Any = None  # the splits of an alltoall as the user passed them; None for equal shares
+    received: int = -1  # in compiled programs: the number of rows that this rank gets from an alltoall with splits
+    # In compiled programs: a number that distinguishes calls that look equal on this rank but may differ on others.
+    serial: int = 0
+    wire: int = AS_IT_IS  # id of the 16-bit type in which float32 values travel where that saves bytes
+    # In compiled programs: True to return zeros on all ranks but `root`, for the gradient of a broadcast.
+    only_root: bool = False
+    # For a group: text that describes the tensors that every rank must have put into it; empty if not compared.
+    contents: str = ""
 
     @property
     def operation(self) -> str:
-        """Its name among the collectives, such as grouped_allreduce."""
+        """The name of the collective, such as grouped_allreduce."""
         return (_GROUP_NAMES if self.grouped else KIND_NAMES)[self.kind]
 
 
 class TakesCalls(Protocol):
-    """A world that takes calls, as Collectives needs it: the engine's World, or whoever stands in for it.
+    """Anything that accepts calls for Collectives: the engine's World, or an object that stands in for it.
 
-    A stand-in may pass a call on later, and gives handles of its own. Arguments are those of World.submit.
+    A stand-in may pass a call on later and returns handles of its own. Arguments are those of World.submit.
     """
 
     def submit(
@@ -73,7 +76,7 @@ class TakesCalls(Protocol):
     def poll(self, handle: int, /) -> bool: ...
     def wait(self, handle: int, /) -> object: ...
     def finish(self, handle: int, /) -> None:
-        """Wait and release."""
+        """Wait for an operation and release its handle."""
 
     def take_output(self, handle: int, index: int = 0, /) -> tuple[Output, int]: ...
     def received_splits(self, handle: int, members: int, /) -> list[int]: ...
@@ -81,7 +84,10 @@ class TakesCalls(Protocol):
 
 
 def reduction_of(call: Call, dtype: int, member: Membership) -> Reduction:
-    """What the engine is told of op and factors; refused if it cannot be done with this dtype, or in this set."""
+    """Return the reduce operation and factors for the engine.
+
+    ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
+    """
     if call.kind == ALLREDUCE:
         return rules.reduction(call.op, call.prescale, call.postscale, dtype, member.id)
     if call.kind == REDUCESCATTER:
@@ -90,12 +96,15 @@ def reduction_of(call: Call, dtype: int, member: Membership) -> Reduction:
 
 
 def root_of(call: Call, member: Membership) -> int:
-    """The root of a broadcast, which must be a member; -1 for others."""
+    """Return the root of a broadcast, which must be a member of the set. Return -1 for other collectives."""
     return rules.check_root(call.root, member.ranks) if call.kind == BROADCAST else -1
 
 
 def result_shape(call: Call, shape: tuple[int, ...], member: Membership) -> tuple[int, ...]:
-    """What compiled programs need to know in advance: all ranks' tensors have the same shape there."""
+    """Return the shape of the result, which compiled programs need before they run.
+
+    In compiled programs the tensors of all ranks have one shape.
+    """
     if call.kind == ALLGATHER:
         rules.check_gather(shape, "allgather")
         return (shape[0] * member.size, *shape[1:])

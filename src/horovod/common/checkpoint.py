@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits on disk: rank 0 writes them off the training thread, and a job that has died as a whole goes on from them.
+"""Commits on disk: rank 0 writes them in a thread of its own, and a restarted job resumes from them.
 
-What is in a file is checkpoint_file's; which files belong together is checkpoint_folder's; what of a state goes there
-is the state's (`pin_commit`, `load_commit`). All ranks decide at their first sync whether training may begin with what
-rank 0 has loaded (sync_decision). So nothing here raises because of a file.
+checkpoint_file defines the contents of a file, and checkpoint_folder decides which files belong together. The state
+decides what it stores (`pin_commit`, `load_commit`). At their first sync, all ranks decide together whether training
+may begin with what rank 0 has loaded (sync_decision). Therefore `load` returns an error of a file instead of raising
+it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ _calls = itertools.count()
 
 
 class Checkpoint:
-    """Writes a state's commits to a folder. `resumed_from` is the file that training goes on from, None for none.
+    """Writer of a state's commits to a folder.
 
-    `call` tells the folders of one program apart: all workers call hvd.elastic.checkpoint() in the same order.
+    Attributes:
+        resumed_from: The file from which training was resumed, or None.
+        call: Number that distinguishes the folders of one program: all workers call hvd.elastic.checkpoint() in one
+            order.
     """
 
     def __init__(
@@ -48,53 +52,54 @@ class Checkpoint:
         self._every = every
         self._keep = keep
         self._overwrite = overwrite
-        self._commits = 0  # since the last one that was handed to a writer
+        self._commits = 0  # number of commits since the last one that was passed to a writer thread
         self._writer: threading.Thread | None = None
         self._has_failed = False
-        self._last_number: int | None = None  # of the newest file when this rank looked last
+        self._last_number: int | None = None  # number of the newest file when this rank last looked
         self._has_warned = False
         self._attempt: LoadAttempt | None = None
-        self._attempted_in = -1  # generation
+        self._attempted_in = -1  # generation of `_attempt`
         self.call = next(_calls)
         self.resumed_from: Path | None = None
 
     @property
     def _writes(self) -> bool:
-        """Rank 0 alone; after its loss that is another worker."""
+        """True on rank 0, which alone writes. After rank 0 is lost, that is another worker."""
         return default_context.topology.rank == 0
 
     # Before training
 
     def look(self) -> tuple[SeenFile | None, frozenset[str]]:
-        """Return the newest file in the folder and all lineages there; nothing if training is to ignore them."""
+        """Return the newest file in the folder and all lineages there; None and an empty set if overwrite=True."""
         if self._overwrite:
             return None, frozenset()
         return checkpoint_folder.look_at(self._folder, self.call)
 
     def report_newest(self) -> None:
-        """Tell the driver of an elastic job which file there is, before anything can happen to this worker.
+        """Report the newest file to the driver of an elastic job, before anything can happen to this worker.
 
-        A worker without this folder that becomes rank 0 then knows that it must not start from nothing.
+        A worker without this folder that becomes rank 0 then knows that it must not start from the beginning.
         """
         newest, _ = self.look()
         if newest is None:
             return
         default_context.seen_files = merged(default_context.seen_files, [newest])
         if elastic_place.is_elastic(os.environ):
-            with suppress(OSError, RendezvousError):  # without its driver the job ends anyway
+            # If the driver cannot be reached, it has ended, and the job ends anyway.
+            with suppress(OSError, RendezvousError):
                 elastic_place.report_seen(os.environ, [newest])
 
     def load(self) -> LoadAttempt:
-        """Load the newest good file, on rank 0, and return what came of it. Once in each generation.
+        """Load the newest usable file and return the result. Only rank 0 calls this.
 
-        An earlier generation's attempt does not count: a sync that failed may have changed the state since, and another
-        worker may have written a file.
+        Load once in each generation. The result of an earlier generation does not count, because a failed sync may have
+        changed the state since, and another worker may have written a file.
         """
         if self._attempt is None or self._attempted_in != default_context.generation:
             self._attempted_in = default_context.generation
             try:
                 self._attempt = self._load_newest()
-            except Exception as error:  # whatever it is: all ranks have to learn of it, at their next sync
+            except Exception as error:  # every kind of error: all ranks must receive it at their next sync
                 text = str(error) if isinstance(error, HorovodCheckpointError) else f"{type(error).__name__}: {error}"
                 folder = str(self._folder)
                 self._attempt = LoadAttempt(None, folder, error=text if folder in text else f"{folder}: {text}")
@@ -146,7 +151,7 @@ class Checkpoint:
     # During training
 
     def committed(self) -> None:
-        """Note a commit, and write it if its turn has come. While one is being written, others are left out."""
+        """Count a commit, and write every `every`-th one. Skip a commit while an earlier one is still being written."""
         if self._state._commit_id is None:
             self._state._commit_id = self._first_commit()
         self._commits += 1
@@ -154,9 +159,10 @@ class Checkpoint:
             self._write()
 
     def _first_commit(self) -> CommitId:
-        """Return the id of the first commit of a state that is not hvd.elastic.run's: ranks have not agreed on any.
+        """Return the first commit's id for a state that is used without hvd.elastic.run.
 
-        On a rank that became rank 0 later, such a state was never loaded: writing it would bury the progress on disk.
+        Ranks have not agreed on an id for such a state. Raise an error on a rank that became rank 0 later and never
+        loaded the state, because writing it would hide the progress on disk.
         """
         if self._attempt is not None and self._attempt.commit is not None:
             return self._attempt.commit.following()
@@ -172,14 +178,14 @@ class Checkpoint:
         return start_lineage().following()
 
     def finish(self) -> None:
-        """Write the last commit, if it is not on disk yet, and wait until it is."""
+        """Write the last commit if it is not on disk yet, and wait until it is."""
         self.wait()
         if self._commits and self._writes:
             self._write()
             self.wait()
 
     def wait(self) -> None:
-        """Until what is being written is on disk."""
+        """Wait until the commit that is being written is on disk."""
         if self._writer is not None:
             self._writer.join()
 
@@ -192,7 +198,7 @@ class Checkpoint:
         commit = self._state._commit_id
         assert commit is not None
         content = self._state.pin_commit()
-        # Not a daemon: the end of the program waits for it.
+        # The thread is not a daemon, so that the program waits for it before it ends.
         self._writer = threading.Thread(target=self._write_now, args=(content, commit), name="horovod-checkpoint")
         self._writer.start()
 
@@ -209,7 +215,7 @@ class Checkpoint:
             if self._has_failed:
                 logger.warning("Checkpoints are written to %s again", self._folder)
             self._has_failed = False
-        except Exception as error:  # whatever it is, training is worth more than its copy on disk
+        except Exception as error:  # every kind of error: training is worth more than its copy on disk
             if not self._has_failed:
                 logger.warning(
                     "No checkpoint could be written to %s, and training goes on without: %s. The next commits are "
@@ -222,7 +228,7 @@ class Checkpoint:
             self._state.release_commit()
 
     def _warn_of_others(self, files: list[Path], lineage: str) -> None:
-        """Report once that another training writes to this folder. Its files are not deleted."""
+        """Warn once if another training writes to this folder. Its files are not deleted."""
         since = self._last_number
         others = [
             path
@@ -245,12 +251,18 @@ class Checkpoint:
 def checkpoint(
     state: State, directory: str | os.PathLike[str], every: int = 1, keep: int = 3, overwrite: bool = False
 ) -> Checkpoint:
-    """Write commits of `state` to a directory, and go on from the newest one there. Call it after hvd.init() and before
-    training, on every rank.
+    """Write commits of `state` to a directory, and resume from the newest one there.
 
-    Rank 0 writes every `every`-th commit, off the training thread, and keeps the `keep` newest of this training. A file
-    is there whole or not at all; one that was damaged since is passed over for the next older. If no file is usable,
-    training raises HorovodCheckpointError on every rank. `overwrite` starts from nothing even if there are checkpoints.
+    Call this on every rank, after hvd.init() and before training. Rank 0 writes in a thread of its own. A file is
+    either complete or absent. If a file was damaged later, the next older one is loaded. If no file is usable, training
+    raises HorovodCheckpointError on every rank.
+
+    Args:
+        state: The state that hvd.elastic.run's function gets.
+        directory: The folder of the checkpoints.
+        every: Write one of this many commits.
+        keep: Number of files of this training to keep.
+        overwrite: Start from the beginning even if there are checkpoints.
     """
     if not default_context.is_initialized:
         raise ValueError("hvd.elastic.checkpoint() is called after hvd.init(): only rank 0 reads and writes")

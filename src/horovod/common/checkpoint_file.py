@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint as a file: what a state holds as msgpack, then its arrays as they lie in memory, then a checksum.
+"""Checkpoint files: the state's structure as msgpack, then its arrays as in memory, then a checksum.
 
-The header records which commit it is: the lineage of the training, the number of commits, and the time. Files in format
-1, which recorded none of these, can still be read.
+The header records the commit: the lineage of the training, the number of commits, and the time. Files in format 1,
+which recorded none of these, can still be read.
 
-A file is written under another name, brought to the disk and renamed, so that it is there whole or not at all; whatever
-else happens to it, reading finds out before anything is loaded. Only values that are neither arrays nor plain
-containers, numbers and texts are pickled.
+A file is written under a temporary name, flushed to disk and renamed, so that it is there whole or not at all. Reading
+detects any later damage before anything is loaded. Only values that are not arrays, simple containers, numbers or texts
+are pickled.
 """
 
 from __future__ import annotations
@@ -41,14 +41,20 @@ _ARRAY, _TUPLE, _ORDERED, _PICKLE, _INTEGER = range(1, 6)
 
 
 class BadCheckpointError(Exception):
-    """A file that is not a whole checkpoint of this version: cut off, changed, or something else."""
+    """Error for a file that is no complete checkpoint of a known format: cut off, changed, or something else."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a file records about itself. `time` is when it was written, in seconds since the epoch.
+    """Contents of a file's header.
 
-    A file in format 1 counts as one commit for each file before it, and was written when it was last changed.
+    Attributes:
+        commit: The commit that the file holds.
+        time: When the file was written, in seconds since the epoch.
+        version: The format of the file.
+
+    A file in format 1 records neither commit nor time: the number in its name is taken as its commit, and the time of
+    its last change as its time.
     """
 
     commit: CommitId
@@ -57,7 +63,7 @@ class Description:
 
 
 def write(path: Path, content: Any, commit: CommitId) -> None:
-    """Make `path` a checkpoint, at once and for good. OSError leaves what was there before."""
+    """Write a checkpoint to `path` atomically and durably. After an OSError, the old file is still there."""
     folder = path.parent
     temporary = folder / temporary_name(path)
     try:
@@ -71,7 +77,7 @@ def write(path: Path, content: Any, commit: CommitId) -> None:
         raise
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)  # the new name itself
+        os.fsync(descriptor)  # makes the new name durable too
     finally:
         os.close(descriptor)
 
@@ -81,7 +87,7 @@ def temporary_name(path: Path) -> str:
 
 
 def read(path: Path) -> Any:
-    """Return what was written. BadCheckpointError, before anything of it is used, if it is not that any more."""
+    """Return the contents of a file. BadCheckpointError, before anything is decoded, if the file has changed."""
     data = bytearray(path.read_bytes())
     header = _Header.parse(data)
     header.check_size(len(data))
@@ -99,7 +105,7 @@ def describe(path: Path) -> Description:
 
 
 def check(path: Path) -> Description:
-    """Read a file as a whole without using its contents. BadCheckpointError if it is not as it was written."""
+    """Read a whole file without decoding it. BadCheckpointError if it is not as it was written."""
     with open(path, "rb", buffering=0) as file:
         head = file.read(max(_HEADER_BYTES.values()))
         header = _Header.parse(head)
@@ -120,7 +126,7 @@ _CHANGED = "its checksum is wrong: its contents were changed"
 
 @dataclass(frozen=True)
 class _Header:
-    """`size` is its own, in bytes."""
+    """Header of a file; `size` is the length of the header itself in bytes."""
 
     version: int
     size: int
@@ -160,7 +166,7 @@ def _checksum(body: memoryview) -> bytes:
 
 
 def _pieces(content: Any, commit: CommitId) -> Iterator[memoryview | bytes]:
-    """The file from its beginning to its end, without a second copy of the arrays."""
+    """Yield the pieces of the file from beginning to end, without a second copy of all arrays."""
     encoder = _Encoder()
     structure = encoder.encode(content)
     total = encoder.total
@@ -222,7 +228,7 @@ class _Encoder:
     def _as_array(self, value: Any) -> Any:
         torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
         if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
-            if value.is_cuda and not self._synchronized:  # the copy that is written may still be under way
+            if value.is_cuda and not self._synchronized:  # the GPU may still be computing the copy
                 torch.cuda.synchronize(value.device)
                 self._synchronized = True
             data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -284,7 +290,7 @@ class _Decoder:
         try:
             known = np.dtype(dtype)
         except TypeError:
-            import ml_dtypes  # bfloat16 and the like
+            import ml_dtypes  # defines bfloat16 and similar types
 
             known = np.dtype(getattr(ml_dtypes, dtype))
         array = np.frombuffer(data, np.uint8).view(known).reshape(shape).copy()

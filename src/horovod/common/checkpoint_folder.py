@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of checkpoints: names of files, which of them belong together, and which one a training goes on from.
+"""Folders of checkpoints: names of files, which files belong together, and from which one a training resumes.
 
-A name holds a number, which grows with each file, and the lineage of the training: two trainings that write to one
-folder never write the same file. Files in format 1 have no lineage in their names.
+A name holds a number, which grows with each file, and the lineage of the training. So two trainings that write to one
+folder never write to one file. Files in format 1 have no lineage in their names.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def number_of(path: Path) -> int:
 
 
 def lineage_of(path: Path) -> str:
-    """Return the lineage that a checkpoint's name tells, whether or not the file can be read."""
+    """Return the lineage in a checkpoint's name, without reading the file."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return match["lineage"] or FIRST_FORMAT
 
 
 def path_of(folder: Path, number: int, lineage: str) -> Path:
-    """Return where a new checkpoint is written."""
+    """Return the path of a new checkpoint."""
     return folder / f"checkpoint-{number:08d}-{lineage}.hvd"
 
 
 def of_lineage(files: list[Path], lineage: str) -> list[Path]:
-    """Return the files of one training, in the order that they are given in."""
+    """Return the files of one training, in the given order."""
     return [path for path in files if lineage_of(path) == lineage]
 
 
@@ -84,7 +84,7 @@ def look_at(folder: Path, call: int) -> tuple[SeenFile | None, frozenset[str]]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what processes of this machine that have died began to write."""
+    """Remove temporary files of processes on this host that have ended."""
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match and match["host"] == os.uname().nodename and not _is_alive(int(match["pid"])):

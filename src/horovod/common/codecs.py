@@ -28,7 +28,7 @@ def is_finite(values: Floats) -> bool:
 
 
 class Codec(ABC):
-    """Format for float32 values on the wire, and the loops that convert to it and back."""
+    """Format of float32 values on the wire, and the loops that convert to it and back."""
 
     @abstractmethod
     def wire_bytes(self, count: int) -> int:
@@ -40,10 +40,10 @@ class Codec(ABC):
         """Encode p = values + residual and return the wire.
 
         Args:
-            residual: what earlier calls have left; None stands for zeros.
-            left: receives p minus what the wire decodes to. It may be the array `values` or `residual`. Where p is not
-                finite, int8 and one bit fill that block of it with NaN, and top-k leaves p as it is.
-            wire: memory to write to, of wire_bytes(values.size) bytes or more, instead of a new array.
+            residual: What earlier calls have left over; None stands for zeros.
+            left: Array that receives p minus what the wire decodes to. It may be the array `values` or `residual`.
+                Where p is not finite, int8 and one bit fill that block of it with NaN, and top-k leaves p as it is.
+            wire: Memory to write to, of wire_bytes(values.size) bytes or more, instead of a new array.
         """
         addresses = _floats("values", values), _same_size("residual", residual, values), _target(left, values, residual)
         wire = _wire_target(wire, self.wire_bytes(values.size), values.size)
@@ -55,8 +55,8 @@ class Codec(ABC):
         """Return factor * the values of a wire.
 
         Args:
-            out: array of `count` values to write to, instead of a new one.
-            accumulate: add to `out` instead.
+            out: Array of `count` values to write to, instead of a new one.
+            accumulate: Add the values to `out` instead of overwriting it.
         """
         if accumulate and out is None:
             raise ValueError("accumulate=True needs an array `out` to add to")
@@ -85,7 +85,7 @@ class Codec(ABC):
 
     @abstractmethod
     def _encode(self, values: int, residual: int, left: int, count: int, wire: Wire) -> int:
-        """Fill the wire and return how many bytes of it are used."""
+        """Fill the wire and return the number of bytes used."""
 
     @abstractmethod
     def _decode(self, wire: int, nbytes: int, count: int, factor: float, out: int, accumulate: bool) -> None: ...
@@ -132,7 +132,7 @@ class OneBitCodec(Codec):
 
 
 class TopKCodec(Codec):
-    """Index and value of those values that are largest in magnitude: about ratio * count of them."""
+    """Indices and values of the values with the largest magnitudes: about ratio * count of them."""
 
     def __init__(self, ratio: float) -> None:
         if not 0 < ratio <= 1:
@@ -140,7 +140,7 @@ class TopKCodec(Codec):
         self.ratio = float(ratio)
 
     def pairs(self, count: int) -> int:
-        """Return how many of `count` values are wanted; a message has up to a quarter more."""
+        """Return how many of `count` values to send; a message may have up to a quarter more."""
         return max(1, round(self.ratio * count)) if _count(count) else 0
 
     def wire_bytes(self, count: int) -> int:
@@ -156,7 +156,7 @@ class TopKCodec(Codec):
         return 8 * _engine.codec_topk_encode(values, residual, left, count, self.pairs(count), capacity, address)
 
     def _check_wire(self, name: str, wire: Wire, count: int) -> None:
-        _bytes(name, wire)  # the engine checks the rest, which is part of the message
+        _bytes(name, wire)  # the engine checks the pairs, whose number depends on the values
 
     def _decode(self, wire: int, nbytes: int, count: int, factor: float, out: int, accumulate: bool) -> None:
         _engine.codec_topk_decode(wire, nbytes, count, factor, out, accumulate)

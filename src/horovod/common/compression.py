@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of NumPy arrays on their way through a collective. Users may bring their own Compressor."""
+"""Compressors of NumPy arrays for collectives. Users may pass their own Compressor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Sends arrays as they are."""
+    """Compressor that sends arrays as they are."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
@@ -38,7 +38,7 @@ class NoneCompressor(Compressor):
 
 @travels_as("float16")
 class FP16Compressor(Compressor):
-    """Sends floating-point arrays as float16."""
+    """Compressor that sends floating-point arrays as float16."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
@@ -53,7 +53,10 @@ class FP16Compressor(Compressor):
 
 @travels_as("bfloat16")
 class BF16Compressor(Compressor):
-    """Sends floating-point arrays as bfloat16, which keeps float32's range; float64 needs the ml_dtypes package."""
+    """Compressor that sends floating-point arrays as bfloat16, which has float32's range.
+
+    For float64 arrays it needs the ml_dtypes package.
+    """
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:

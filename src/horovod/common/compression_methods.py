@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of the compression methods: names, arguments and their limits. The codecs are elsewhere.
+"""Descriptions of the compression methods: names, arguments and their limits. The codecs are in other modules.
 
 A description is frozen and holds no state. Ranks compare descriptions by the text that `describe` returns.
 """
@@ -52,13 +52,13 @@ class CompressionMethod:
         return nbytes >= self.min_bytes and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude)
 
     def compress(self, tensor: object) -> NoReturn:
-        """Refuse to take the place of a Compressor, which has no state."""
+        """Raise an error, because a method needs a state for each gradient, which a Compressor does not have."""
         raise ValueError(
             f"compression={self.describe()} keeps a state for each gradient: pass it to hvd.DistributedOptimizer()"
         )
 
     def _store(self, argument: str, value: Any) -> None:
-        object.__setattr__(self, argument, value)  # the class is frozen for its users
+        object.__setattr__(self, argument, value)  # a frozen dataclass is changed only while it is created
 
     def _wrong(self, argument: str, allowed: str) -> ValueError:
         return ValueError(f"{self.name}: {argument} must be {allowed}, not {getattr(self, argument)!r}")
@@ -81,7 +81,7 @@ class CompressionMethod:
         return number
 
     def _real(self, argument: str, allowed: str) -> float:
-        """Return the argument as a float if it is a finite number; `allowed` words the error."""
+        """Return the argument as a float if it is a finite number, else raise an error with `allowed`."""
         value = getattr(self, argument)
         try:
             number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)

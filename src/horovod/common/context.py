@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A context: one world of ranks as this process takes part in it, from init to shutdown.
+"""Contexts: a context is this process's part in one world of ranks, from init to shutdown.
 
-Nothing here is global but `default_context`, over which the doors' module-level functions are a veneer.
+The only global object is `default_context`. The module-level functions of the framework APIs call its methods.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from horovod.common.mpi_plane import Plane
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
-_MOST_ATTEMPTS = 20  # of an elastic worker in one hvd.init(): each means that another worker was lost meanwhile
+# Attempts of an elastic worker in one hvd.init(); each failure means that another worker was lost meanwhile.
+_MOST_ATTEMPTS = 20
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
     "Call Horovod in the parent only, or start children with the 'spawn' method and call hvd.init() there."
@@ -56,7 +57,13 @@ _FORKED = (
 
 
 class Context:
-    """One world. `handles` are its operations under way, `sets` its process sets, `global_set` the one of all ranks."""
+    """One world as this process sees it.
+
+    Attributes:
+        handles: The operations in flight.
+        sets: The registered process sets.
+        global_set: The process set of all ranks.
+    """
 
     def __init__(self, global_set: ProcessSet | None = None) -> None:
         self.handles = HandleTable()
@@ -64,31 +71,35 @@ class Context:
         self.sets = RegisteredSets()
         self._lock = threading.RLock()
         self._world: World | None = None
-        self.mpi_plane: Plane | None = None  # the thread by which MPI moves tensors, where it does
-        self._comm: Any = None  # of MPI, if the world was made from one
+        self.mpi_plane: Plane | None = None  # thread that moves tensors by MPI; None if MPI is not used
+        self._comm: Any = None  # MPI communicator from which the world was made, or None
         self._topology = Topology()
         self._settings = Settings()
         self._homogeneous = True
         self._hosts: Sequence[str] = ()
         self._dynamic_sets = False
         self._generation = -1
-        self._loss: Loss | None = None  # that has ended the last world of an elastic job
-        self.has_state = False  # of the training, in an elastic job: so this worker may hand it to others
-        self.seen_files: dict[int, SeenFile] = {}  # checkpoints that this or an earlier worker of the job has seen
-        self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
+        self._loss: Loss | None = None  # loss that ended the last world of an elastic job
+        # In an elastic job: True if this worker has the training's state and can send it to others.
+        self.has_state = False
+        self.seen_files: dict[int, SeenFile] = {}  # newest checkpoint files that any worker of the job has seen
+        # Generation of the last world made from a communicator; ranks outside it have not counted that world.
+        self._comm_generation = -1
         self._timeline_wish = timeline.Wish(None)
         self._heritage = Heritage()
-        self._tuning: dict[str, int] | None = None  # what the autotuner has found, in an elastic job
-        self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
-        self.joins = 0  # of all ranks, in hvd.join()
+        self._tuning: dict[str, int] | None = None  # values that the autotuner has found, in an elastic job
+        # Counter of new worlds and of hvd.join(). When it changes, values that ranks have counted separately are void.
+        self.era = 0
+        self.joins = 0  # how often all ranks have met in hvd.join()
         self._inherited: World | None = None
-        self._ended_worlds: byte_counters.Counters = {}  # the bytes that they moved; replaced, never changed
+        # Bytes that earlier worlds moved; the dict is replaced, never changed.
+        self._ended_worlds: byte_counters.Counters = {}
         _contexts.add(self)
 
-    # Life
+    # Start and end
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-        """Meet the other ranks and start the engine. A second call returns at once. ValueError on failure."""
+        """Meet the other ranks and start the engine. Do nothing at a second call. ValueError on failure."""
         with self._lock:
             if self._inherited is not None:
                 raise HorovodNotInitializedError(_FORKED)
@@ -106,7 +117,7 @@ class Context:
             mpi = self._prepare_mpi(comm)
             if self._comm is not None:
                 generation = communicators.latest_generation(self._comm, self._comm_generation + 1, self._timeout_s)
-            else:  # every rank counts its initialisations alike
+            else:  # Every rank has called hvd.init() equally often, so all ranks compute one number.
                 generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
             self._join(generation, process_sets, mpi)
             self.global_set.mpi_comm = communicators.passed_communicator(comm)
@@ -116,7 +127,10 @@ class Context:
         return self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
 
     def _prepare_mpi(self, comm: Any) -> str | None:
-        """The communicator to make the world from, if any; returns what `bootstrap.Wishes` says of MPI."""
+        """Find the communicator from which to make the world, if any, and adapt the topology to it.
+
+        Return the value of `bootstrap.Wishes.mpi`: why MPI cannot be used, empty if it can, None if MPI is not wanted.
+        """
         wants_mpi = str(self._settings.text("HOROVOD_CPU_OPERATIONS")).lower() == "mpi"
         threads = not self._settings.flag("HOROVOD_MPI_THREADS_DISABLE")
         mpi = mpi_library.unusable(self._topology, os.environ, threads) if wants_mpi else None
@@ -128,7 +142,10 @@ class Context:
         return mpi
 
     def _init_elastic(self, comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
-        """Take the place that the driver has for this worker; another one if the generation fails before it lives."""
+        """Take the rank that the driver assigns to this worker, and join its world.
+
+        If the generation fails before its world is up, ask the driver again.
+        """
         if comm is not None:
             raise ValueError("hvd.init(comm=...) is not possible in an elastic job: its driver decides who takes part")
         for attempt in range(_MOST_ATTEMPTS):
@@ -150,7 +167,7 @@ class Context:
                 self.note_loss(error)
 
     def note_loss(self, error: HorovodInternalError) -> None:
-        """What has ended this world, for an elastic driver: it sees to a rank that others have lost."""
+        """Record why this world ended. The next request to the elastic driver reports it."""
         self._loss = elastic_place.loss_of(error)
 
     def _join(self, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None) -> None:
@@ -161,7 +178,7 @@ class Context:
             self._timeline_wish = timeline.first_wish(self._settings)
         static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
         by_communicator = any(one.mpi_comm is not None for one in static_sets)
-        # The ranks that a new worker names are those of the first generation, of which there may have been more.
+        # A new worker names the ranks of the first generation, which may have had more ranks than this one.
         ranks = [] if elastic and generation > 0 else self._check_static(process_sets, static_sets)
         wishes = bootstrap.Wishes(ranks, by_communicator, self._comm, mpi)
         if elastic:
@@ -226,7 +243,7 @@ class Context:
             raise failed(f"Process sets could not be set up: {error}") from error
 
     def _inherit(self, started: bootstrap.Started, generation: int, passed: Sequence[ProcessSet]) -> None:
-        """Take over what the job has from earlier generations: process sets, and what was tuned."""
+        """Take over the process sets and the tuned values that the job has from earlier generations."""
         self._tuning = dict(started.tuning) if started.tuning else None
         agreed = agree([Word.unpacked(found) for found in started.heritages])
         unknown = self._heritage.take(agreed, generation, passed)
@@ -246,12 +263,12 @@ class Context:
                 self.sets.bind_beside(process_set, objects[0])
 
     def _start_plane(self) -> Plane:
-        from horovod.common.mpi_plane import Plane  # late: few need it
+        from horovod.common.mpi_plane import Plane  # imported late because few programs need it
 
         return Plane(self.world, self._comm if self._comm is not None else mpi_library.load().COMM_WORLD)
 
     def shutdown(self) -> None:
-        """Leave the world: pending operations fail, memory is given back. Harmless when there is none."""
+        """Leave the world: pending operations fail, and memory is released. Do nothing if there is no world."""
         with self._lock:
             world, self._world = self._world, None
             if world is None:
@@ -270,8 +287,11 @@ class Context:
             self.handles.clear()
 
     def fail(self, what: str) -> bool | None:
-        """End the world at once because this rank `what`; see leaving.Member. shutdown() still tidies up after it."""
-        world = self._world  # without the lock, which a thread that waits in a collective may hold
+        """End the world at once because this rank `what`, such as "raised ValueError". See leaving.Member.
+
+        shutdown() must still be called afterwards.
+        """
+        world = self._world  # Do not take the lock: a thread that waits in a collective may hold it.
         return None if world is None else world.fail(f"rank {self._topology.rank} {what}")
 
     def _forget_sets(self) -> None:
@@ -279,7 +299,10 @@ class Context:
         self.global_set.process_set_id, self.global_set.mpi_comm = 0, None
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the engine belongs to the parent, so refuse use and never run its destructor here."""
+        """Refuse further use in a forked child, because the engine belongs to the parent.
+
+        The child must never run the engine's destructor.
+        """
         self._lock = threading.RLock()
         self.mpi_plane = None
         self._ended_worlds = {}
@@ -287,7 +310,7 @@ class Context:
             self._inherited, self._world = self._world, None
             self._forget_sets()
 
-    # Questions
+    # Queries
 
     @property
     def is_initialized(self) -> bool:
@@ -300,7 +323,7 @@ class Context:
         return self._world
 
     def counters(self) -> dict[str, Any] | None:
-        """What the engine counts; None without a world, and while one is opened or closed. From any thread."""
+        """Return the engine's counters; None without a world, and while one is opened or closed. Thread-safe."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -310,8 +333,8 @@ class Context:
         return counted
 
     def moved_bytes(self) -> byte_counters.Counters:
-        """Return the bytes that this process has moved in this world and all earlier ones. From any thread."""
-        while True:  # without the lock, which a thread that opens or closes a world holds for long
+        """Return the bytes that this process has moved in this world and all earlier ones. Thread-safe."""
+        while True:  # Do not take the lock: a thread that opens or closes a world holds it for long.
             ended = self._ended_worlds
             counted = byte_counters.counted_by(self.world.describe())
             if self._ended_worlds is ended:
@@ -336,27 +359,30 @@ class Context:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether every host holds the same number of ranks."""
+        """True if every host has the same number of ranks."""
         if self._world is None:
             self._refuse()
         return self._homogeneous
 
     @property
     def generation(self) -> int:
-        """Number of the world that this process met in last; -1 before the first."""
+        """Number of the last world that this process joined; -1 before the first."""
         return self._generation
 
     def _refuse(self) -> NoReturn:
         raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)
 
     def membership_of(self, process_set: ProcessSet) -> Membership:
-        """That of the set with this one's id; ValueError if no set has it, or this rank is not a member."""
+        """Return the membership of the registered set that has this object's id.
+
+        ValueError if no set has the id, or this rank is not a member.
+        """
         if self._world is None and process_set.membership is None:
             self._refuse()
         return self.sets.membership_of(process_set, self._topology.rank)
 
     def native_of(self, process_set: ProcessSet) -> Member:
-        """The same for native calls."""
+        """Return the native membership of the set, for native calls. Raise what `membership_of` raises."""
         native = self.sets.native_with_id(self.membership_of(process_set).id)
         assert native is not None
         return native
@@ -365,23 +391,23 @@ class Context:
         return self.sets.membership_with_id(set_id)
 
     def check_registered(self, process_set: ProcessSet) -> int:
-        """The id of a set; ValueError if the object has none, or one that no set has."""
+        """Return the id of a set. ValueError if the object has none, or no registered set has that id."""
         if self._world is None:
             self._refuse()
         return self.sets.check_registered(process_set)
 
     def registered(self, process_set: ProcessSet) -> ProcessSet | None:
-        """The set that an object names by its id, which is mostly that object."""
+        """Return the registered set that an object names by its id, usually the object itself, or None."""
         return self.sets.named_by(process_set)
 
     def set_with_id(self, set_id: int) -> ProcessSet:
-        """The registered set that has an id, for those who can carry only a number."""
+        """Return the registered set that has an id, for callers that can pass only a number."""
         if self._world is None:
             self._refuse()
         return self.sets.with_id(set_id)
 
     def registered_sets(self) -> dict[int, list[int]]:
-        """The ranks of each registered set, by its id."""
+        """Return the ranks of each registered set, by the set's id."""
         if self._world is None:
             self._refuse()
         return self.sets.ranks_by_id()
@@ -397,7 +423,7 @@ class Context:
         self._timeline_wish = timeline.Wish(None)
 
     def show(self, name: str, began_ns: int, ended_ns: int) -> None:
-        """Put what the program did itself into the timeline, if one is written."""
+        """Add an event of the program itself to the timeline, if one is written."""
         world = self._world
         if world is not None:
             world.show(name, began_ns, ended_ns)
@@ -405,7 +431,7 @@ class Context:
     # Process sets
 
     def add_process_set(self, process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-        """Register a set on all ranks at once; every rank of the job must call this."""
+        """Register a set on all ranks at once. Every rank of the job must call this."""
         self._require_dynamic_sets()
         added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
         if added.mpi_comm is not None and added is not self.global_set:
@@ -413,12 +439,15 @@ class Context:
         return self._add(added, check_ranks(added.ranks or [], self.topology.size))
 
     def _add_by_communicator(self, added: ProcessSet) -> ProcessSet:
-        """Ranks may pass different communicators, and each knows only its own: all ranks register all of them."""
-        from horovod.common.objects import allgather_object  # late: it needs this module
+        """Register the sets of all communicators that ranks pass.
+
+        Ranks may pass different communicators, and each rank knows only its own. So all ranks register all of them.
+        """
+        from horovod.common.objects import allgather_object  # imported late because it imports this module
 
         mine = communicators.members_or_refusal(lambda: self._ranks_of(added))
         sets = communicators.all_sets(allgather_object(mine, "add_process_set.by_communicator"))
-        # A rank that is in none of them, and passes COMM_NULL, can mean only one.
+        # A rank that is a member of no set passes COMM_NULL. It can only mean the set if there is just one.
         meant = mine or (sets[0] if len(sets) == 1 else None)
         for ranks in sets:
             self._add(added if ranks == meant else ProcessSet(ranks), ranks)
@@ -437,7 +466,7 @@ class Context:
         return added
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Forget a set on all ranks at once; False for the global set and for one that is not registered."""
+        """Remove a set on all ranks at once. Return False for the global set and for a set that is not registered."""
         self._require_dynamic_sets()
         set_id = process_set.process_set_id
         if not set_id or self.sets.named_by(process_set) is None:
@@ -468,7 +497,7 @@ class Context:
         self.sets.bind(process_set, self.world, set_id, ranks, self._topology.rank)
 
     def observe(self, observer: Observer) -> None:
-        """Tell the observer of all sets, those that exist already first."""
+        """Call the observer for each set that is or will be registered. It first gets the sets that exist already."""
         with self._lock:
             self.sets.observe(observer)
 
@@ -484,7 +513,7 @@ class Context:
 
 
 def tuned_by(description: str) -> dict[str, int] | None:
-    """What the autotuner has found, out of World.describe(); None while it has not."""
+    """Return the values that the autotuner has found, from World.describe(). None while it has not finished."""
     found = json.loads(description)
     if found.get("autotune") != "done":
         return None
@@ -492,7 +521,7 @@ def tuned_by(description: str) -> dict[str, int] | None:
 
 
 def _torchrun_variables(found: Topology, address: str, port: int) -> dict[str, str]:
-    """This rank's place for libraries that know only torchrun's way of telling it."""
+    """Return torchrun's variables with this rank's place, for libraries that read only these."""
     place = {
         "RANK": found.rank,
         "WORLD_SIZE": found.size,
@@ -517,6 +546,7 @@ def _leave_all_to_parent() -> None:
         context.leave_to_parent()
 
 
-atexit.register(mpi_library.end)  # the last registered runs first
+# atexit runs the handler that was registered last first, so contexts shut down before MPI ends.
+atexit.register(mpi_library.end)
 atexit.register(_shutdown_all)
 os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers under which compiled programs know process sets: they outlive worlds, as the programs do."""
+"""Numbers under which compiled programs refer to process sets. They stay valid in later worlds, as the programs do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _next_number = itertools.count(1)
 
 
 def number_of(process_set: ProcessSet) -> int:
-    """0 is the global set, the others go by the ranks that they were first seen with: those of a set change with the
-    workers of an elastic job. Its number does not, unless another living set has it."""
+    """Return the number of a set; 0 is the global set.
+
+    A set gets its number from the ranks that it was first seen with, unless another living set has that number. In an
+    elastic job the ranks of a set may change later, but its number does not.
+    """
     registered = default_context.registered(process_set)
     named = registered or process_set
     if named is global_process_set:
@@ -28,13 +31,13 @@ def number_of(process_set: ProcessSet) -> int:
             _numbers[ranks] = next(_next_number)
         _own_numbers[named] = _numbers[ranks]
     number = _own_numbers[named]
-    if registered is not None or number not in _sets:  # a set that was never registered replaces none that is
+    if registered is not None or number not in _sets:  # an unregistered set does not replace a registered one
         _sets[number] = named
     return number
 
 
 def set_of(number: int) -> ProcessSet:
-    """The registered set that was numbered last under a number; ValueError if this process has met none."""
+    """Return the set that got this number last. ValueError if this process has not numbered such a set."""
     if number not in _sets:
         raise ValueError(f"This program was made with a process set that this process does not know (number {number})")
     return _sets[number]

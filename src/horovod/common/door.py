@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every door has alike: questions as functions, reduce operations, process sets, exceptions.
+"""Names that every framework API has: basic questions, reduce operations, process sets, exceptions.
 
-Doors and their modules of operations import all of it, whatever else they add.
+Each framework's package and its module of operations import all of these names and add their own.
 """
 
 from __future__ import annotations

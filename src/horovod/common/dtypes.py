@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's element types and what NumPy calls them."""
+"""The engine's element types and their NumPy names."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from horovod._engine import DTYPES, DType
 
-# bfloat16 and the float8 types exist in NumPy only through the ml_dtypes package, which is never imported here: whoever
-# holds such an array has imported it.
+# NumPy has bfloat16 and the float8 types only through the ml_dtypes package. It is never imported here, because code
+# that has such an array has imported it.
 ID_BY_NAME = {name: number for number, (name, _, _) in enumerate(DTYPES)}
 NAME_BY_ID = {number: name for name, number in ID_BY_NAME.items()}
-ITEM_BYTES = tuple(size for _, size, _ in DTYPES)  # by id
+ITEM_BYTES = tuple(size for _, size, _ in DTYPES)  # bytes of one element, by id
 FLOATING = frozenset(number for number, (_, _, is_floating) in enumerate(DTYPES) if is_floating)
 UINT8, BOOL, FLOAT32 = map(int, (DType.UINT8, DType.BOOL, DType.FLOAT32))
-AS_IT_IS = 0  # in place of the type that an allreduce travels as: its own
+AS_IT_IS = 0  # value of Call.wire that leaves the values in the tensor's own type
 
 
 class _IdByDType(dict["np.dtype[Any]", int]):
-    """A plain dict where it is hot; a dtype that it has not met is looked up by name, or refused."""
+    """Dict that looks up a dtype by its name when it sees it for the first time, and then is as fast as any dict."""
 
     def __missing__(self, dtype: np.dtype[Any]) -> int:
         if not dtype.isnative:

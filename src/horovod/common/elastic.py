@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training: a state that can be saved, restored and handed to new workers, and the loop around the user's
-training function. Doors add states that know their models; the driver of an elastic job is in horovod.launcher.elastic.
+"""Elastic training: a state that is saved, restored and sent to new workers, and the loop around training.
+
+Framework APIs add states for their models. The driver of an elastic job is in horovod.launcher.elastic.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
 
 
 def _listen(handler: Handler) -> object:
-    """Of the present world alone: the driver says again what a worker missed while it was between two."""
+    """Pass on the driver's messages about the current world only.
+
+    Messages that arrive between two worlds are dropped, because the driver repeats them.
+    """
 
     def in_time(generation: int, timestamp: float, update_res: int) -> None:
         if generation == default_context.generation:
@@ -53,14 +57,18 @@ def _listen(handler: Handler) -> object:
 _progress = Progress(default_context)
 notification_manager = WorkerNotificationManager(_listen)
 
-# A bug, or a world that did not come back: trying again would only hide it.
+# Errors that are bugs, or a world that could not be set up again: another attempt would only hide them.
 _NOT_A_LOST_WORKER = (HorovodMismatchError, HorovodNotInitializedError, HorovodInitializationError)
 
 
 class State:
-    """What training would lose with a worker. Subclasses say what it is by save, restore and sync.
+    """State of a training that must survive the loss of workers.
 
-    `bcast_object(object)` gives rank 0's object on every rank, `get_rank()` is this worker's rank.
+    Subclasses define it by `save`, `restore` and `sync`.
+
+    Args:
+        bcast_object: Function that returns rank 0's object on every rank.
+        get_rank: Function that returns this worker's rank.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
@@ -70,26 +78,27 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
         self._checkpoint: Checkpoint | None = None
 
-    # The last commit, once this worker has the state of the training. Attributes without _ are the user's values.
+    # Id of the last commit, or None until this worker has the training's state. Its name begins with _ because all
+    # other attributes are the user's values.
     _commit_id: CommitId | None = None
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Functions to call after the set of workers has changed: to adapt a learning rate, say."""
+        """Add functions to call after the set of workers has changed, for example to adapt a learning rate."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Called after the workers have met again."""
-        self._take_messages()  # they speak of hosts that this meeting already knows of
+        """Adapt to the new set of workers. Called after the workers have met in a new world."""
+        self._take_messages()  # the new world already accounts for these hosts
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Called, on any thread, when the driver says that hosts came or went."""
+        """Record that hosts came or went. Called on any thread when the driver sends the message."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state, then let training be interrupted if hosts came or went."""
+        """Save the state, then raise HostsUpdatedInterrupt if hosts came or went."""
         began_ns = time.monotonic_ns()
         self.save()
         if self._commit_id is not None:
@@ -100,7 +109,10 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """HostsUpdatedInterrupt on every rank if rank 0 has heard of new or lost hosts. Every rank must call this."""
+        """Raise HostsUpdatedInterrupt on every rank if rank 0 has a message that hosts came or went.
+
+        Every rank must call this.
+        """
         _progress.commits += 1
         update = HostUpdateResult.no_update
         for _, update_res in self._take_messages():
@@ -120,42 +132,45 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to what was saved last."""
+        """Return to the state that was saved last."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Make the state of all workers that of rank 0."""
+        """Replace the state of all workers by rank 0's."""
         raise NotImplementedError
 
     def reset(self) -> None:
         """Adapt to a new set of workers; called before the reset callbacks."""
 
-    # On disk: see hvd.elastic.checkpoint. A state of one's own need not know of it.
+    # Methods for checkpoints on disk (hvd.elastic.checkpoint). A user's own subclass need not have them.
 
     def use_checkpoint(self, checkpoint: Checkpoint | None) -> None:
         self._checkpoint = checkpoint
 
     def pin_commit(self) -> dict[str, Any]:
-        """What was saved last, by name. It stays as it is until `release_commit`, whatever is saved meanwhile."""
+        """Return the last commit by name. It does not change until `release_commit`, even if other commits follow."""
         raise NotImplementedError(f"{type(self).__name__} cannot be written to disk: it has no pin_commit")
 
     def release_commit(self) -> None:
-        """Called, on any thread, when nobody reads what was pinned any more."""
+        """Release the pinned commit, which is not read any more. Called on any thread."""
 
     def load_commit(self, content: dict[str, Any]) -> None:
-        """Take over what `pin_commit` gave in an earlier job, and save it. ValueError if it does not fit."""
+        """Replace the state by what `pin_commit` returned in an earlier job, and save it.
+
+        ValueError if it does not fit.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot be read from disk: it has no load_commit")
 
 
 def finish_checkpoint(state: State) -> None:
-    """At the end of training: the last commit is on disk."""
+    """Write the last commit to disk at the end of training."""
     found = getattr(state, "_checkpoint", None)
     if found is not None:
         found.finish()
 
 
 def check_names(what: str, found: Iterable[str], expected: Iterable[str]) -> None:
-    """ValueError unless a checkpoint holds what the state has."""
+    """Raise ValueError unless a checkpoint has exactly the names that the state has."""
     if set(found) != set(expected):
         raise ValueError(
             f"The checkpoint does not fit the state: it has the {what} {sorted(found)}, "
@@ -164,9 +179,9 @@ def check_names(what: str, found: Iterable[str], expected: Iterable[str]) -> Non
 
 
 class ObjectState(State):
-    """A state of plain Python values: every keyword becomes an attribute.
+    """State of Python values. Every keyword argument becomes an attribute.
 
-    `sync` hands out what rank 0 *saved* last: changes since then are lost on all ranks alike.
+    `sync` sends what rank 0 *saved* last. Later changes are lost on all ranks.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
@@ -178,7 +193,7 @@ class ObjectState(State):
         ObjectState._prepare(self)
         ObjectState._keep(self)
 
-    # How a framework's arrays among the values are copied; None: as any Python object.
+    # Function that copies a framework's arrays among the values; None if they are copied like any Python object.
     _copy_leaf: CopyLeaf | None = None
 
     @property
@@ -191,13 +206,13 @@ class ObjectState(State):
         self._keep()
 
     def _prepare(self) -> None:
-        """Copy everything. What was saved before stays until `_keep`, which cannot fail."""
+        """Copy all values. The previous commit is kept until `_keep`, which cannot fail."""
         values = {name: getattr(self, name) for name in self._names}
         try:
             self._values.prepare(values)
         except TypeError:
             for name, value in values.items():
-                _copied(name, value)  # says which
+                _copied(name, value)  # raises an error that names the value
             raise
 
     def _keep(self) -> None:
@@ -227,7 +242,7 @@ class ObjectState(State):
 
 
 def _copied(name: str, value: Any) -> Any:
-    """A copy of its own: training goes on to change lists and dicts in place."""
+    """Return a copy that is independent of later changes to lists and dicts in place."""
     try:
         return copy.deepcopy(value)
     except TypeError as error:
@@ -235,9 +250,10 @@ def _copied(name: str, value: Any) -> Any:
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
-    """Wrap `func(state, ...)` so that it starts again, from the last commit, after workers were lost or added.
+    """Wrap `func(state, ...)` so that it restarts from the last commit after workers were lost or added.
 
-    `reset` leaves the world and meets the other workers again.
+    Args:
+        reset: Leaves the world and joins the next one with the other workers.
     """
 
     @functools.wraps(func)
@@ -262,7 +278,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     return result
                 except HorovodRemovedError as error:
                     logger.info("%s", error)
-                    raise SystemExit(0) from None  # asked to leave: that is not a failure
+                    raise SystemExit(0) from None  # the driver asked this worker to leave, which is not a failure
                 except _NOT_A_LOST_WORKER:
                     raise
                 except HorovodInternalError as error:
@@ -279,7 +295,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
 
 
 def _leaving_at_commit(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """SIGTERM lets the worker of an elastic job go at its next commit."""
+    """Wrap a training function so that a worker of an elastic job that gets SIGTERM leaves at its next commit."""
 
     @functools.wraps(wrapper)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -293,30 +309,32 @@ def _leaving_at_commit(wrapper: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _agree(state: State, needs_sync: bool) -> SyncDecision:
-    """Decide with all ranks whether they synchronise, and with what. HorovodCheckpointError on all of them if rank 0
-    would hand out a state without the progress that this training has made.
+    """Decide with all ranks whether they synchronise, and with what state.
 
-    A rank that just started needs a sync even if the others could do without.
+    A rank that just started needs a sync even if the others do not. If rank 0 would send a state without the progress
+    of this training, raise HorovodCheckpointError on all ranks.
     """
     report = _report(state, needs_sync)
     reports = allgather_object(report, "elastic.sync") if default_context.is_initialized else [report]
     decision = decide_sync(reports)
     if decision.error:
         if default_context.is_initialized:
-            # The first rank that raises ends the world. By then every rank must have received the reports.
+            # The first rank that raises ends the world. Before that, every rank must have received the reports.
             with suppress(HorovodInternalError):
                 allgather_object(None, "elastic.sync.error")
         if elastic_place.is_elastic(os.environ):
-            with suppress(OSError, RendezvousError):  # the driver has ended, and this worker ends too
+            # If the driver cannot be reached, it has ended, and this worker ends too.
+            with suppress(OSError, RendezvousError):
                 elastic_place.report_failure(os.environ, decision.error)
         raise HorovodCheckpointError(decision.error)
     return decision
 
 
 def _report(state: State, needs_sync: bool) -> SyncReport:
-    """Return what this rank has, for the other ranks. Rank 0 loads a checkpoint first if it does not have the state."""
+    """Return what this rank has, for the other ranks. Rank 0 loads a checkpoint first if it lacks the state."""
     context, found = default_context, getattr(state, "_checkpoint", None)
-    # Without a checkpoint: files that other workers saw may be of an earlier training of this program.
+    # A worker that has the state and uses no checkpoint reports no call, because files that other workers saw may
+    # belong to an earlier training of this program.
     call = found.call if found is not None else NO_CALL if context.has_state else 0
     if (commit := getattr(state, "_commit_id", None)) is not None:
         return SyncReport(needs_sync, call, commit)

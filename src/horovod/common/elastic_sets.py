@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets of an elastic job from one generation to the next: a set names workers by their birth ids, not by ranks.
+"""Process sets of an elastic job from one generation to the next: a set names workers by their ids, not by ranks.
 
-Who comes takes the place of one who left, on the same host if there is one; a set whose workers left shrinks. Every
-rank finds the same from what all of them said at the meeting. Pure, but for the references to users' objects.
+A new worker takes the place of a worker that left, if possible one on the new worker's host. A set is smaller until new
+workers replace those that left. Every rank computes equal sets from what all ranks send when a generation begins. The
+functions are pure; only Heritage refers to the user's objects.
 """
 
 from __future__ import annotations
@@ -14,33 +15,37 @@ from typing import Any
 
 from horovod.common.process_sets import ProcessSet
 
-Worker = tuple[int, str]  # birth id, host
+Worker = tuple[int, str]  # worker id, host
 
 
 @dataclass(frozen=True)
 class HandedDown:
-    """A set as ranks tell each other of it. `origin`: the ranks that it was made with, in the generation of `key`.
+    """Process set as ranks describe it to each other.
 
-    `births`: who has a place in it, whether they live or not; that of one who left waits for a newcomer.
+    Attributes:
+        key: Generation in which the set was made, and its number there.
+        origin: The ranks that it was made with, in the generation of `key`.
+        births: Ids of the workers with a place in the set. The place of a worker that left is kept for a new worker.
+        by_init: True if the set was passed to hvd.init(). New workers pass it too.
     """
 
-    key: tuple[int, int]  # generation in which it was made, and its number there
+    key: tuple[int, int]
     origin: tuple[int, ...]
     births: tuple[int, ...]
-    by_init: bool  # passed to hvd.init(), as new workers will
+    by_init: bool
 
     def ranks(self, members: Sequence[Worker]) -> tuple[int, ...]:
-        """Those of its workers that are there."""
+        """Return the ranks of the set's workers that are in this generation."""
         return tuple(rank for rank, (birth, _) in enumerate(members) if birth in self.births)
 
 
 @dataclass(frozen=True)
 class Word:
-    """What one worker says at a meeting. A new one knows no members."""
+    """Message of one worker to all others when a generation begins. A new worker has no members to send."""
 
     worker: Worker
-    members: tuple[Worker, ...] = ()  # of its last generation, by rank
-    vacant: tuple[Worker, ...] = ()  # left before that, and nobody came in their place
+    members: tuple[Worker, ...] = ()  # workers of the sender's last generation, by rank
+    vacant: tuple[Worker, ...] = ()  # workers that left before that and were not replaced
     sets: tuple[HandedDown, ...] = ()
 
     def packed(self) -> dict[str, Any]:
@@ -62,23 +67,26 @@ class Word:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What follows from the words of all ranks."""
+    """Result that every rank computes from the messages of all ranks."""
 
     members: tuple[Worker, ...]
     vacant: tuple[Worker, ...]
-    sets: tuple[HandedDown, ...]  # to be registered again, in this order
-    is_first: bool  # nobody has been in a generation before
+    sets: tuple[HandedDown, ...]  # sets to register again, in this order
+    is_first: bool  # True if all workers are in their first generation
 
 
 def agree(words: Sequence[Word]) -> Agreed:
-    """By the words of all ranks, in rank order. The survivor with the lowest rank knows who was there before."""
+    """Return the sets and members of the new generation, from the messages of all ranks in rank order.
+
+    The members before come from the message of the lowest rank that was in an earlier generation.
+    """
     members = tuple(word.worker for word in words)
     elder = next((word for word in words if word.members), None)
     if elder is None:
         return Agreed(members, (), (), True)
     heirs, vacant = _heirs(elder, members)
     found: dict[tuple[int, int], HandedDown] = {}
-    for word in words:  # a set lives on if any worker still refers to it
+    for word in words:  # A set is kept if any worker still refers to it.
         for one in word.sets:
             found.setdefault(one.key, one)
     handed = [
@@ -88,7 +96,7 @@ def agree(words: Sequence[Word]) -> Agreed:
 
 
 def _heirs(elder: Word, members: Sequence[Worker]) -> tuple[dict[int, int], tuple[Worker, ...]]:
-    """Who takes whose place, and which places stay vacant."""
+    """Return which new worker takes the place of which lost worker, and the places that stay vacant."""
     present = {birth for birth, _ in members}
     known = {birth for birth, _ in (*elder.members, *elder.vacant)}
     vacant = [worker for worker in (*elder.vacant, *elder.members) if worker[0] not in present]
@@ -105,24 +113,28 @@ def _heirs(elder: Word, members: Sequence[Worker]) -> tuple[dict[int, int], tupl
 
 
 class Heritage:
-    """What one worker keeps from generation to generation. The context calls it; without a driver it is never used."""
+    """Process sets and members that one worker keeps from generation to generation.
+
+    The context calls its methods. Without an elastic driver it has no effect.
+    """
 
     def __init__(self) -> None:
         self._members: tuple[Worker, ...] = ()
         self._vacant: tuple[Worker, ...] = ()
         self._sets: dict[tuple[int, int], HandedDown] = {}
         self._objects: dict[tuple[int, int], list[weakref.ref[ProcessSet]]] = {}
-        self._kept: list[ProcessSet] = []  # those passed to hvd.init(): they live on without anybody's reference
+        # Sets passed to hvd.init(), which stay alive even if the program drops its references.
+        self._kept: list[ProcessSet] = []
         self._next = (0, 0)
         self._adoptable: set[tuple[int, int]] = set()
-        self.is_first = True  # of this worker's generations
+        self.is_first = True  # True until this worker's first generation has begun
 
     def word(self, birth: int, host: str) -> Word:
         alive = [one for key, one in self._sets.items() if one.by_init or self.objects(key)]
         return Word((birth, host), self._members, self._vacant, tuple(alive))
 
     def take(self, agreed: Agreed, generation: int, passed: Sequence[ProcessSet]) -> list[ProcessSet]:
-        """Begin a generation. Returns those of the sets passed to hvd.init() that no other worker knows."""
+        """Begin a generation. Return those sets passed to hvd.init() that the job does not know."""
         self._members, self._vacant, self.is_first = agreed.members, agreed.vacant, False
         self._sets = {one.key: one for one in agreed.sets}
         self._adoptable = set(self._sets)
@@ -130,7 +142,7 @@ class Heritage:
         unknown = []
         for process_set in passed:
             if any(process_set in self.objects(key) for key in self._sets):
-                continue  # a survivor's own
+                continue  # this worker passed this very object in an earlier generation
             origin = tuple(process_set.ranks or ())
             key = next((one.key for one in agreed.sets if one.by_init and one.origin == origin), None)
             if key is None:
@@ -141,7 +153,7 @@ class Heritage:
         return unknown
 
     def handed_down(self) -> list[tuple[HandedDown, list[ProcessSet], tuple[int, ...]]]:
-        """The sets to register: what is known of each, the objects that stand for it, and its ranks now."""
+        """Return the sets to register: description, objects that stand for the set, and its ranks now."""
         found = []
         for key, one in self._sets.items():
             objects = self.objects(key)
@@ -157,7 +169,7 @@ class Heritage:
         return [found for reference in self._objects.get(key, []) if (found := reference()) is not None]
 
     def made(self, process_set: ProcessSet, ranks: tuple[int, ...], by_init: bool) -> None:
-        """A set was registered by all ranks."""
+        """Record a set that all ranks have just registered."""
         if not self._members:
             return
         key, self._next = self._next, (self._next[0], self._next[1] + 1)
@@ -173,8 +185,10 @@ class Heritage:
             del self._sets[key], self._objects[key]
 
     def adopts(self, registered: ProcessSet, added: ProcessSet) -> bool:
-        """Whether `added` may stand for a set that was handed down: once in a generation, as scripts add their sets
-        again after each reset."""
+        """Return True if `added` may stand for an inherited set.
+
+        That is allowed once in a generation for each set, because scripts add their sets again after each reset.
+        """
         for key in self._adoptable:
             if registered in self.objects(key):
                 self._adoptable.discard(key)

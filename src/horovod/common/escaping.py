@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of other hosts and processes, made fit for a terminal, which control bytes could take over."""
+"""Escaping of texts from other hosts and processes, whose control bytes could take over a terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def escaped(text: str, keep: str = _LINES) -> str:
     """Return the text with all characters escaped that a terminal would obey instead of showing them.
 
     Args:
-        text: What another host or process has sent.
+        text: Text that another host or process has sent.
         keep: Control characters that stay as they are.
     """
-    if text.isprintable():  # the usual case
+    if text.isprintable():  # most texts need no escaping
         return text
     return "".join(one if _is_shown(one) or one in keep else _as_escape(one) for one in text)
 
 
 def _is_shown(one: str) -> bool:
-    return one.isprintable() or unicodedata.category(one) == "Zs"  # a blank of another language
+    return one.isprintable() or unicodedata.category(one) == "Zs"  # a space character of any script
 
 
 def _as_escape(one: str) -> str:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of exceptions that users can catch.
+"""Exceptions and warnings that users can catch.
 
 RuntimeError
 ├── HorovodInternalError              the engine could not finish an operation; elastic training recovers from it
 │   ├── HorovodMismatchError          ranks disagree about a tensor or a step: a bug, which elastic training re-raises
 │   ├── HorovodNotInitializedError    (also a ValueError) used before hvd.init() or in a forked child
-│   └── HorovodInitializationError    (also a ValueError) hvd.init() could not bring the world to life
-│       └── HorovodRemovedError       the elastic driver has no place for this worker any more
-├── HorovodCheckpointError            (also a ValueError) elastic training cannot go on from its checkpoints
+│   └── HorovodInitializationError    (also a ValueError) hvd.init() could not start the world
+│       └── HorovodRemovedError       the elastic driver has removed this worker
+├── HorovodCheckpointError            (also a ValueError) elastic training cannot resume from its checkpoints
 └── HostsUpdatedInterrupt             the elastic driver changed the set of hosts; not a failure
 ImportError
-└── HorovodVersionMismatchError
+└── HorovodVersionMismatchError       never raised; kept for scripts that catch it
 UserWarning
-└── HorovodWarning                    whatever Horovod warns about, only where there is something to do about it
-    ├── HorovodRuntimeWarning         (also a RuntimeWarning) the job goes on, but not as it was meant to
-    └── HorovodDeprecationWarning     (also a DeprecationWarning) an argument or a flag has another name now
+└── HorovodWarning                    a problem that the user can fix
+    ├── HorovodRuntimeWarning         (also a RuntimeWarning) the job continues, but in another way than intended
+    └── HorovodDeprecationWarning     (also a DeprecationWarning) an argument or a flag has a new name
 """
 
 from __future__ import annotations
@@ -37,23 +37,29 @@ class HorovodMismatchError(HorovodInternalError):
 
 
 class HorovodNotInitializedError(HorovodInternalError, ValueError):
-    """hvd.rank() stands above hvd.init() in the script, or a data loader's forked child calls hvd.allreduce()."""
+    """Error of a call before hvd.init(), or in a forked child of an initialised process."""
 
 
 class HorovodInitializationError(HorovodInternalError, ValueError):
-    """A rank did not come to the rendezvous in time, or the ranks were started with different process sets."""
+    """Error of hvd.init(), for example because a rank did not come to the rendezvous in time."""
 
 
 class HorovodRemovedError(HorovodInitializationError):
-    """The host of a worker was taken away from an elastic job; hvd.elastic.run then ends the process with code 0."""
+    """Error of hvd.init() in a worker that the elastic driver has removed.
+
+    hvd.elastic.run then ends the process with exit code 0.
+    """
 
 
 class HorovodCheckpointError(RuntimeError, ValueError):
-    """All ranks raise it: every checkpoint is damaged, or the folder is not there on the host of the new rank 0."""
+    """Error on all ranks if elastic training cannot resume, for example because every checkpoint is damaged."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name
-    """A host joined or left an elastic job; `skip_sync` says that the state need not be synchronised again."""
+    """Interrupt of a training because hosts joined or left an elastic job.
+
+    `skip_sync` is True if the state need not be synchronised again.
+    """
 
     def __init__(self, skip_sync: bool) -> None:
         super().__init__(skip_sync)
@@ -61,7 +67,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A library has a different version from the one expected. Kept for scripts that catch it; never raised here."""
+    """Error for a library whose version is not the expected one. Never raised; kept for scripts that catch it."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
@@ -71,15 +77,15 @@ class HorovodVersionMismatchError(ImportError):
 
 
 class HorovodWarning(UserWarning):
-    """optimizer.step() comes after optimizer.synchronize(), so gradients are reduced twice."""
+    """Warning about a problem that the user can fix, for example gradients that are reduced twice."""
 
 
 class HorovodRuntimeWarning(HorovodWarning, RuntimeWarning):
-    """There is no room for an array in shared memory, or a variable that looks like a setting is not one."""
+    """Warning that the job continues in another way than intended, for example without shared memory."""
 
 
 class HorovodDeprecationWarning(HorovodWarning, DeprecationWarning):
-    """A script still says average=True, as in Horovod before 0.19."""
+    """Warning about an argument or a flag with a new name, for example average=True."""
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of one compressed exchange: what a rank sends to which rank in each of its stages. Pure.
+"""Plan of one compressed exchange: what a rank sends to which rank in each of its stages.
 
 The four stages are alltoalls of the whole set: sums within a host, chunks between hosts, sums of chunks between hosts,
-and results within a host. `host_shares` says why.
+and results within a host. `host_shares` explains why. The functions are pure.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ Numbers: TypeAlias = npt.NDArray[np.int32]
 
 
 class Plan(NamedTuple):
-    """One rank's part of an exchange of so many values. Fields are arrays of int32, or tensors that a framework makes.
+    """One rank's part of an exchange of a given number of values. Fields are arrays of int32 or a framework's tensors.
 
     Attributes:
-        size: Ranks that take part.
-        hosts: Hosts that they are on.
-        largest: The most ranks that one host has.
-        here: Ranks on this rank's host.
-        reduce_splits: Values for each rank in the sum within the host.
-        share: Values of this rank's share; 0 if its host has more ranks than shares.
-        cuts: Where the chunks of the share begin, and the end.
-        chunk_splits: Bytes for each rank: the message with the chunk that the rank adds up.
-        chunk: Values of the chunk that this rank adds up.
-        sum_splits: Bytes for each rank: the message with the sum of this rank's chunk.
-        gather_splits: Values for each rank: the result of this rank's share.
-        owner: What residuals belong to: begin and end of the share, hosts, and this rank's place among the owners.
+        size: Number of ranks that take part.
+        hosts: Number of hosts of these ranks.
+        largest: Largest number of ranks on one host.
+        here: Number of ranks on this rank's host.
+        reduce_splits: Values that each rank receives in the sum within the host.
+        share: Number of values in this rank's share; 0 if this rank owns no share.
+        cuts: Where each chunk of the share begins, and where the last one ends.
+        chunk_splits: Bytes that each rank receives: the message with the chunk that the receiver adds up.
+        chunk: Number of values in the chunk that this rank adds up.
+        sum_splits: Bytes that each rank receives: the message with the sum of this rank's chunk.
+        gather_splits: Values that each rank receives: the result of this rank's share.
+        owner: What residuals belong to: begin and end of the share, hosts, and this rank's index among the share's
+            owners.
     """
 
     size: Any
@@ -57,8 +58,8 @@ def plan_of(hosts: Sequence[str], me: int, values: int, message_bytes: Callable[
     Args:
         hosts: The host of each rank of the set. With scope="all", each rank counts as a host of its own.
         me: This rank's index in the set.
-        values: Values of the buffer.
-        message_bytes: Returns the length of a message of so many values.
+        values: Number of values in the buffer.
+        message_bytes: Function that returns the length of a message with a given number of values.
     """
     shares = HostShares(hosts, me)
     bounds = shares.bounds(values)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices a SystemExit that ends the program, before any handler of its end runs.
+"""Detection of a SystemExit that ends the program, before atexit handlers run.
 
-Python passes SystemExit to no hook: it asks the exception for its `code` and begins to finalize. So the attribute
-`code` of the class is replaced by one that returns the same value, and that recognizes the interpreter by this: its
-question comes from no Python frame. A SystemExit that the program catches is not noticed, nor one of another thread.
+Python passes SystemExit to no hook: it reads the exception's `code` and begins to finalize. So the attribute `code` of
+the class is replaced by a descriptor that returns the original value. It recognizes that the interpreter reads the
+code, because then no Python frame calls it. A SystemExit that the program catches is not reported, nor is one of
+another thread.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-# Until Python 3.11, sys.exit makes no exception object unless something catches it.
+# Up to Python 3.11, sys.exit creates no exception object unless the program catches the exception.
 _MAKES_NO_OBJECT = sys.version_info < (3, 12)
 
 
 class _Code:
-    """Stands for the attribute `code` of SystemExit."""
+    """Descriptor that replaces the attribute `code` of SystemExit."""
 
     def __init__(self, original: Any, on_exit: Callable[[BaseException, object], object]) -> None:
         self._original = original
@@ -31,7 +32,7 @@ class _Code:
             return self
         code = self._original.__get__(error, owner)
         if _is_asked_by_the_interpreter():
-            with suppress(Exception):  # whatever happens, the program ends with its own code
+            with suppress(Exception):  # an error here must not change the program's exit code
                 self._on_exit(error, code)
         return code
 
@@ -44,18 +45,18 @@ class _Code:
 
 def _is_asked_by_the_interpreter() -> bool:
     try:
-        sys._getframe(2)  # 0 is this function, 1 is __get__
+        sys._getframe(2)  # raises ValueError if only this function (0) and __get__ (1) are on the stack
     except ValueError:
         return threading.current_thread() is threading.main_thread()
     return False
 
 
 def watch_exit(on_exit: Callable[[BaseException, object], object]) -> bool:
-    """Call `on_exit` with a SystemExit that ends the program, and with its code.
+    """Call `on_exit` with each SystemExit that ends the program, and with its code.
 
-    Return False if this Python does not allow that, or if it is watched already.
+    Return False if this Python version does not allow that, or if it was set up before.
     """
-    import ctypes  # late: the launcher needs this module's neighbours only
+    import ctypes  # imported late because the launcher imports this package but does not call this function
 
     attributes = next((found for found in gc.get_referents(SystemExit.__dict__) if type(found) is dict), None)
     if attributes is None or "code" not in attributes or isinstance(attributes["code"], _Code):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each framework's API needs to be installed, and what to say if it is not."""
+"""Packages that each framework's API needs, and the error for a missing one."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 
-# By the API's name after "horovod.": the framework, its package, and our extra that installs it.
+# By the API's name after "horovod.": the framework, its package, and the khorovod extra that installs it.
 _NEEDS = {
     "torch": ("PyTorch", "torch", "torch"),
     "tensorflow": ("TensorFlow", "tensorflow", "tensorflow"),
@@ -19,7 +19,11 @@ _NEEDS = {
 
 
 def require(module: str) -> None:
-    """ModuleNotFoundError with what to install if the framework of `module`, an API or a part of one, is missing."""
+    """Raise ModuleNotFoundError with a remedy if the framework is missing.
+
+    Args:
+        module: Name of an API, or of a part of one, with or without "horovod.".
+    """
     api = module.removeprefix("horovod.")
     known = next((name for name in sorted(_NEEDS, key=len, reverse=True) if f"{api}.".startswith(f"{name}.")), None)
     framework, package, extra = _NEEDS[known] if known is not None else (api, api, "")
@@ -30,7 +34,8 @@ def require(module: str) -> None:
 
 
 def is_installed(package: str) -> bool:
-    if package in sys.modules:  # as it is; None: somebody forbids it
+    if package in sys.modules:  # None in sys.modules means that the program forbids the import
         return sys.modules[package] is not None
     found = importlib.util.find_spec(package)
-    return found is not None and found.origin is not None  # a folder of that name is not a package
+    # A folder without __init__.py is found too, but has no origin.
+    return found is not None and found.origin is not None

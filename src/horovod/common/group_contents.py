@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank puts into a group of gradients, in words. The engine compares these between ranks (`Call.contents`).
+"""Text that describes what a rank puts into a group of gradients. The engine compares these texts between ranks.
 
-Ranks find each other's group by its name or by its place in the program, so two ranks may mean different gradients: one
-has no gradient for a variable, or they work on two models in different order. The words name the variables, and a
-checksum covers what is left out.
+Ranks match their groups by name or by position in the program, so two ranks may mean different gradients: one has no
+gradient for a variable, or they work on two models in different order. The text names the variables, and a checksum
+covers what the text leaves out. See `Call.contents`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CHECKSUM_DIGITS = 8  # at the end of each description; engine/bindings/tensorflow and engine/bindings/xla know it too
+# Length at the end of each description; engine/bindings/tensorflow and engine/bindings/xla rely on it too.
+CHECKSUM_DIGITS = 8
 _MAX_SHOWN = 3
-# Keras numbers the layers of a process, and ranks may have made different ones before.
+# Matches the numbers in names of Keras layers, because Keras counts layers in each process, and ranks may have made
+# different layers before.
 _NUMBER = re.compile(r"_\d+(?=[/.]|$)")
 _UNSAFE = re.compile(r"[^\w ./,:;()\[\]=*+-]")
 
 
 @dataclass(frozen=True, slots=True)
 class GradientOf:
-    """The variable of a gradient, and of what kind the gradient is: "dense", "sparse" or "None"."""
+    """Gradient in a group: its variable, and its kind: "dense", "sparse" or "None"."""
 
     variable: str
     shape: str = ""
@@ -31,10 +33,10 @@ class GradientOf:
 
 
 def name_of_keras_variable(variable: Any) -> str:
-    """Return the names of a variable and of its layer: dense/kernel.
+    """Return the names of a variable and of its layer, such as dense/kernel.
 
-    What Keras puts before these depends on how the model was made: sequential/dense/kernel in a new one is dense/kernel
-    in one that was loaded from a file, which rank 0 alone may have done.
+    What Keras puts before these depends on how the model was made. A new model has sequential/dense/kernel where a
+    model loaded from a file has dense/kernel, and perhaps only rank 0 has loaded one.
     """
     path = str(getattr(variable, "path", variable.name))
     return "/".join(path.split("/")[-2:])
@@ -44,8 +46,8 @@ def described(gradients: Sequence[GradientOf], remedy: str = "", part: str = "")
     """Return the description of these gradients, which ends in a checksum.
 
     Args:
-        remedy: how the user makes zeros of a gradient that is None.
-        part: which of several groups it is that these gradients are reduced in.
+        remedy: How the user replaces a gradient that is None by zeros.
+        part: Text that names the group if these gradients are reduced in several groups.
     """
     names = [_NUMBER.sub("", gradient.variable.partition(":")[0]) for gradient in gradients]
     everything = "\n".join(
@@ -64,12 +66,12 @@ def described(gradients: Sequence[GradientOf], remedy: str = "", part: str = "")
 
 
 def with_compression(contents: str, method: str, compressed: Sequence[int]) -> str:
-    """Return a description that also holds how gradients are compressed; its checksum covers which ones are.
+    """Return a description that also covers how gradients are compressed, and by its checksum which ones.
 
     Args:
-        contents: What `described` has returned, or empty.
-        method: The text of the method, as `CompressionMethod.describe` returns it.
-        compressed: The places of the gradients that are compressed.
+        contents: Result of `described`, or an empty text.
+        method: Text of the method from `CompressionMethod.describe`.
+        compressed: Positions of the gradients that are compressed.
     """
     begin = contents.rpartition("; checksum ")[0]
     checksum = zlib.crc32(f"{contents}\n{method}\n{list(compressed)}".encode())

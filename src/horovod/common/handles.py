@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way: what they keep alive, how they end, and the integer handles that users hold."""
+"""Operations in flight: the memory that they keep alive, how they end, and the integer handles that users get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INVALID, _MISMATCH, _NOT_IMPLEMENTED = 2, 3, 5
 
 
 def translate(error: EngineError, operation: str | None = None) -> Exception:
-    """The exception that users see for an engine error: who is to blame decides its class."""
+    """Return the exception for the user from an engine error. The error's code decides its class."""
     code, text, lost_rank = error.args
     if code == _INVALID:
         return ValueError(text)
@@ -29,7 +29,7 @@ def translate(error: EngineError, operation: str | None = None) -> Exception:
 
 
 class Pending:
-    """One submitted operation. Holds its inputs and outputs until the engine is done with their memory."""
+    """One submitted operation. It keeps inputs and outputs alive until the engine is done with their memory."""
 
     __slots__ = ("collect", "handle", "held", "keep", "lies_still", "name", "output", "world")
 
@@ -47,12 +47,13 @@ class Pending:
         self.name = name
         self.keep = keep
         self.output = output
-        self.collect = collect  # makes the result of an operation whose output the engine allocates
-        self.lies_still: Callable[[], bool] | None = None  # whether the tensors are where they were; None: they must be
-        self.held: Any = None  # stops the inputs' owner from reusing their memory; released once the engine is done
+        self.collect = collect  # makes the result of an operation whose output the engine allocated
+        # Function that returns False if the tensors' memory has moved; None if it cannot move.
+        self.lies_still: Callable[[], bool] | None = None
+        self.held: Any = None  # object that keeps the inputs' owner from reusing their memory until the engine is done
 
     def wait(self) -> Any:
-        """Block until done; the result, or the exception that the operation ended with. Once only."""
+        """Wait for the operation and return its result, or raise its error. Call this only once."""
         try:
             if self.collect is None:
                 self.world.finish(self.handle)
@@ -61,9 +62,9 @@ class Pending:
                 self.output = self.collect(self)
                 self.world.release(self.handle)
         except EngineError as error:
-            self.world.release(self.handle)  # a second time does no harm
+            self.world.release(self.handle)  # releasing twice is safe
             self.handle = 0
-            self.held = None  # a program may keep the exception, and with it this object
+            self.held = None  # the program may keep the exception, which refers to this object
             raise translate(error, self.name) from None
         self.handle = 0
         self.held = None
@@ -80,7 +81,7 @@ class Pending:
 
 
 class Batch:
-    """Operations that were submitted together, each for itself, and are waited for together."""
+    """Operations that were submitted together, and that the caller waits for together."""
 
     __slots__ = ("handles", "keep", "world")
 
@@ -90,7 +91,7 @@ class Batch:
         self.handles: list[int] = []
 
     def wait(self) -> None:
-        """Block until all are done; then raise the first failure. Once only."""
+        """Wait until all operations are done, then raise the first failure. Call this only once."""
         try:
             self.world.finish_all(self.handles)
         except EngineError as error:
@@ -100,16 +101,16 @@ class Batch:
 
 
 class HandleTable:
-    """The asynchronous operations of one context, by the integers that users hold: 1, 2, 3, …
+    """Asynchronous operations of one context, by the integers that users get.
 
-    Those of native calls are kept natively, in `plain`, which also does the numbering.
+    `plain` is a native table. It keeps the operations that native calls start, and it numbers all handles from 1.
     """
 
     def __init__(self) -> None:
         self.plain = PlainHandles()
         self._synchronize_plain = self.plain.synchronize
         self._pending: dict[int, Pending] = {}
-        self._holding: deque[int] = deque()  # keys of those in `_pending` that hold memory of another owner
+        self._holding: deque[int] = deque()  # keys of operations in `_pending` that hold memory of another owner
         self._interrupted: list[Batch] = []
 
     def add(self, pending: Pending) -> int:
@@ -144,7 +145,7 @@ class HandleTable:
             raise
 
     def finish(self, pending: Pending) -> Any:
-        """The blocking form: wait for an operation that never gets a handle."""
+        """Wait for an operation that has no handle, and return its result."""
         try:
             return pending.wait()
         except BaseException:
@@ -152,7 +153,7 @@ class HandleTable:
             raise
 
     def finish_batch(self, batch: Batch) -> None:
-        """The same for operations that were submitted together."""
+        """Wait for operations that were submitted together."""
         try:
             batch.wait()
         except BaseException:
@@ -160,12 +161,12 @@ class HandleTable:
             raise
 
     def abandon(self, batch: Batch) -> None:
-        """Nobody will wait for these any more; the engine may still write to their buffers."""
+        """Keep the buffers of operations that no caller will wait for, because the engine may still write to them."""
         if batch.handles:
             self._interrupted.append(batch)
 
     def _keep_if_unfinished(self, key: int, pending: Pending) -> None:
-        # A signal broke the wait (Ctrl-C): the engine goes on and still writes to buffers that must not go away.
+        # A signal (Ctrl-C) broke the wait. The engine continues and writes to the buffers, so they must stay alive.
         if pending.handle:
             self._insert(key, pending)
 
@@ -178,8 +179,8 @@ class HandleTable:
     def release_held(self) -> None:
         """Release the memory of completed operations that no caller has waited for yet.
 
-        This looks at the oldest operation first and stops at one that is still in flight, so that its cost does not
-        grow with their number. Other threads may do the same meanwhile.
+        Look at the oldest operation first and stop at one that is still in flight, so that the cost does not grow with
+        the number of operations. Several threads may call this at once.
         """
         while self._holding:
             try:
@@ -194,7 +195,7 @@ class HandleTable:
                 pending.held = None
 
     def clear(self) -> None:
-        """Forget everything and number from 1 again. Only after the engine has stopped."""
+        """Forget all operations and number from 1 again. Call this only after the engine has stopped."""
         self.plain.clear()
         self._pending.clear()
         self._holding.clear()

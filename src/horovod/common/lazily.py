@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of a module that come from elsewhere, and only when somebody asks: what they need may be slow, or missing."""
+"""Module attributes that are imported on first use, because what they import may be slow or missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 
 
 def lazily(module: str, sources: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__`. `sources`: "package.module" for a module, "package.module:name" for a name in one."""
+    """Return a `__getattr__` function for a module.
+
+    Args:
+        module: Name of the module, for the error text.
+        sources: For each attribute, "package.module" for a module or "package.module:name" for a name in it.
+    """
 
     def get(name: str) -> Any:
         if name not in sources:

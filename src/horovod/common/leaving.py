@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the other ranks and the launcher at once that this rank ends because of an exception.
+"""Report to the other ranks and to the launcher, without delay, that an exception ends this rank.
 
-A process may take seconds to end after its exception: handlers of atexit, threads that are joined. Meanwhile other
-ranks would fail without knowing why, end sooner, and be taken for the cause. The exception is noticed by
-sys.excepthook; where another library has replaced that hook, when the interpreter begins to end; SystemExit by
-exit_code.py. Code that catches exceptions of the user's function (horovod.run, Ray's workers) calls `tell`.
+A process may take seconds to end after its exception, because of atexit handlers and threads that are joined. Meanwhile
+other ranks would fail without knowing why, end sooner, and be blamed. sys.excepthook reports the exception. If another
+library has replaced that hook, the exception is noticed when the interpreter begins to end. exit_code.py notices a
+SystemExit. Code that catches exceptions of the user's function (horovod.run, Ray's workers) calls `tell`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ _REPORT_LIMIT_S = 1.0
 
 
 class Member(Protocol):
-    """Something by which this process takes part in a world of ranks."""
+    """Object by which this process takes part in a world of ranks."""
 
     def fail(self, what: str) -> bool | None:
-        """End the world because this rank `what`. False if it had ended before; None if there is none."""
+        """End the world because this rank `what`, for example "raised ValueError".
+
+        Return False if the world had ended before, and None if there is no world.
+        """
 
 
 class _Watch:
-    """What this process has told, and the hooks by which it learns that there is something to tell."""
+    """Hooks that notice the exception that ends the program, and whether it has been reported."""
 
     def __init__(self) -> None:
         self.members: weakref.WeakSet[Member] = weakref.WeakSet()
-        self.process = 0  # in which the hooks were installed; a forked child is no rank
+        self.process = 0  # process in which the hooks were installed; a forked child is not a rank
         self.has_told = False
         self._previous = sys.__excepthook__
 
@@ -52,17 +55,17 @@ class _Watch:
             return
         self.process = os.getpid()
         self._previous, sys.excepthook = sys.excepthook, self._on_exception
-        # Before threads are joined and before other handlers of the program's end, which may take long.
+        # These handlers run before threads are joined and before atexit handlers, which may take long.
         register = getattr(threading, "_register_atexit", atexit.register)
         try:
             register(self._on_end)
-        except RuntimeError:  # the interpreter is ending already
+        except RuntimeError:  # the interpreter is already ending
             atexit.register(self._on_end)
-        with suppress(Exception):  # only the exit code of SystemExit is then learned late, by the launcher
+        with suppress(Exception):  # if this fails, only the launcher learns the exit code, and later
             exit_code.watch_exit(self._on_exit)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # The interpreter's own hook is quick, and the first error of a job is to be shown first.
+        # Call the interpreter's own hook first: it is quick, and the first error of a job should be printed first.
         is_own = self._previous is sys.__excepthook__
         if is_own:
             self._previous(kind, error, trace)
@@ -76,7 +79,7 @@ class _Watch:
             self._tell_if_it_ends_the_program(error)
 
     def _tell_if_it_ends_the_program(self, error: BaseException) -> None:
-        with suppress(Exception):  # the program's own error matters more than one of ours
+        with suppress(Exception):  # an error here must not hide the program's own error
             if not self.has_told and not _is_interactive() and _has_left_the_program(error):
                 threads_at_exit.prepare_threads()
                 tell(error)
@@ -91,20 +94,20 @@ _watch = _Watch()
 
 
 def watch(member: Member) -> None:
-    """End this world, too, if an exception ends the program."""
+    """End the world of `member` too if an exception ends the program."""
     _watch.install()
     _watch.members.add(member)
 
 
 def tell(error: BaseException, code: int = 1) -> None:
-    """Tell the other ranks and the launcher that this exception ends what this rank does.
+    """Report to the other ranks and to the launcher that this exception ends this rank.
 
-    An error that comes from another rank, or that all ranks have, is not sent to the other ranks: this rank is not to
-    blame for it. The launcher of a fixed job gets a report of the first failure alone. An elastic driver gets a report
+    An error that comes from another rank, or that all ranks get, is not sent to the other ranks, because this rank did
+    not cause it. The launcher of a fixed job gets a report of the first failure only. An elastic driver gets a report
     from each worker that ends.
 
     Args:
-        error: The exception, which nothing will handle.
+        error: The exception, which no code will handle.
         code: The exit code to expect.
     """
     if _watch.process not in (0, os.getpid()):
@@ -113,18 +116,19 @@ def tell(error: BaseException, code: int = 1) -> None:
     is_first = not blames_peer and _end_worlds(what)
     if (is_first or is_elastic(os.environ)) and not _watch.has_told:
         _watch.has_told = True
-        with suppress(OSError, RendezvousError, ValueError):  # then the launcher learns of it when this process ends
+        # If the report fails, the launcher notices when this process ends.
+        with suppress(OSError, RendezvousError, ValueError):
             _report(what, code, blames_peer)
 
 
 def _end_worlds(what: str) -> bool:
-    """Let all worlds of this rank fail. Return False if another failure has ended them before."""
+    """End all worlds of this rank. Return False if another failure has ended all of them before."""
     answers = [member.fail(what) for member in list(_watch.members)]
     return any(answers) or all(answer is None for answer in answers)
 
 
 def described(error: BaseException) -> str:
-    """The exception on one line of at most MAX_CHARS printable characters."""
+    """Return the exception on one line of at most MAX_CHARS printable characters."""
     name = type(error).__name__
     try:
         text = str(error)
@@ -134,13 +138,13 @@ def described(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """A text with control characters escaped, cut to MAX_CHARS."""
+    """Return a text with control characters escaped, cut to MAX_CHARS."""
     shown = escaped(text[: MAX_CHARS + 1], keep="")
     return shown if len(shown) <= MAX_CHARS else shown[: MAX_CHARS - len(CUT)] + CUT
 
 
 def _is_of_another_rank(error: BaseException) -> bool:
-    """Return True if an error of the engine led to this one: a rank was lost, or every rank gets the same error."""
+    """Return True if a HorovodInternalError led to this error: a rank was lost, or every rank gets that error."""
     to_see, seen = [error], set[int]()
     while to_see and len(seen) < _MAX_CAUSES:
         one = to_see.pop()
@@ -152,7 +156,7 @@ def _is_of_another_rank(error: BaseException) -> bool:
 
 
 def _is_interactive() -> bool:
-    """Return True if the program goes on after an unhandled exception."""
+    """Return True if the program continues after an unhandled exception."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or bool(os.environ.get("PYTHONINSPECT"))
 
 
@@ -160,7 +164,7 @@ def _has_left_the_program(error: BaseException) -> bool:
     """Return True if the exception has passed the outermost frame of the main thread.
 
     Test runners and notebooks set sys.last_value, and some libraries call sys.excepthook, for exceptions that they have
-    caught: these have passed inner frames only, or the frame that has caught them still runs.
+    caught. Such an exception has passed inner frames only, or the frame that caught it is still running.
     """
     trace = error.__traceback__
     if trace is None or threading.current_thread() is not threading.main_thread():
@@ -172,7 +176,7 @@ def _has_left_the_program(error: BaseException) -> bool:
 
 
 def _report(what: str, code: int, blames_peer: bool) -> None:
-    """Tell the launcher of this job, or its elastic driver."""
+    """Report the failure to the launcher of this job, or to its elastic driver."""
     if is_elastic(os.environ):
         report_leave(os.environ, what, code, _REPORT_LIMIT_S, blames_peer=blames_peer)
         return
@@ -183,6 +187,6 @@ def _report(what: str, code: int, blames_peer: bool) -> None:
         return
     where = topology.rendezvous(place, chosen, os.environ)
     with Connection.open(where.address, where.port, where.secret, _REPORT_LIMIT_S) as connection:
-        # The rank stands where an elastic worker has its birth id.
+        # The field "birth" holds an elastic worker's id. A fixed job sends the rank instead.
         message = {"op": "report", "birth": place.rank, "leaves": what, "code": code}
         connection.report(message, _REPORT_LIMIT_S)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lineages: which training a commit, or a checkpoint file, belongs to. Pure.
+"""Lineages: which training a commit or a checkpoint file belongs to.
 
-A lineage is a random value that is made when a training starts from nothing. A commit of that training, whichever job
-makes it, is known by the lineage and by how many commits the lineage has had.
+A lineage is a random value that is made when a training starts from the beginning. A commit of that training, in
+whichever job, is identified by the lineage and by how many commits the lineage has had.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 LINEAGE_BYTES = 8
-FIRST_FORMAT = "0" * (2 * LINEAGE_BYTES)  # the lineage of all files in format 1, which did not record any
-MAX_CALLS = 64  # of hvd.elastic.checkpoint() in one program: the driver of a job remembers no more
+FIRST_FORMAT = "0" * (2 * LINEAGE_BYTES)  # lineage of all files in format 1, which recorded none
+MAX_CALLS = 64  # calls of hvd.elastic.checkpoint() in one program whose files the driver of a job remembers
 NO_CALL = -1
 _MAX_PATH = 4096
-_MAX_NUMBER = (1 << 63) - 1  # what msgpack can carry
+_MAX_NUMBER = (1 << 63) - 1  # the largest signed integer of msgpack
 
 
 @dataclass(frozen=True)
 class CommitId:
-    """A commit of a training. `commits` is how many commits its lineage has had, itself included."""
+    """Id of a commit of a training. `commits` is how many commits its lineage has had, including this one."""
 
     lineage: str
     commits: int
@@ -33,18 +33,18 @@ class CommitId:
 
 
 def start_lineage() -> CommitId:
-    """Return the id of a state that has just been made: no commit yet, in a lineage of its own."""
+    """Return the id of a new state without commits, with a new lineage."""
     return CommitId(os.urandom(LINEAGE_BYTES).hex(), 0)
 
 
 @dataclass(frozen=True)
 class SeenFile:
-    """A checkpoint file that a worker has seen in its folder, which need not be the folder that others see.
+    """Checkpoint file that a worker has seen in its folder, which other workers may not be able to see.
 
     Args:
         call: Which call of hvd.elastic.checkpoint() in the program named the folder, counted from 0.
         number: The number in the file's name.
-        commits: 0 if the file cannot be read.
+        commits: Number of commits in the file's lineage, or 0 if the file cannot be read.
     """
 
     call: int
@@ -54,7 +54,10 @@ class SeenFile:
     path: str
 
     def is_newer_than(self, other: SeenFile | None) -> bool:
-        """Compare by commits within one lineage, and by the numbers in the names between lineages."""
+        """Return True if this file is newer than the other.
+
+        Compare by commits within one lineage, and by the numbers in the names between lineages.
+        """
         if other is None:
             return True
         if self.lineage == other.lineage and self.commits and other.commits:
@@ -62,12 +65,12 @@ class SeenFile:
         return self.number > other.number
 
     def packed(self) -> dict[str, Any]:
-        """Return a form that msgpack can carry."""
+        """Return a dict that msgpack can encode."""
         return {**asdict(self), "number": min(self.number, _MAX_NUMBER), "path": self.path[:_MAX_PATH]}
 
     @classmethod
     def unpacked(cls, message: Any) -> SeenFile:
-        """Return what `packed` described. TypeError or KeyError if the message describes no file."""
+        """Return the file that `packed` described. TypeError or KeyError if the message describes no file."""
         numbers = [message[name] for name in ("call", "number", "commits")]
         texts = [message[name] for name in ("lineage", "path")]
         if any(type(one) is not int for one in numbers) or any(type(one) is not str for one in texts):
@@ -85,7 +88,7 @@ def newest_of(*files: SeenFile | None) -> SeenFile | None:
 
 
 def merged(known: Mapping[int, SeenFile], found: Iterable[SeenFile]) -> dict[int, SeenFile]:
-    """Return the newest file of each call, out of those that were known and those that were found."""
+    """Return the newest file of each call among the known and the found files."""
     result = dict(known)
     for one in found:
         if 0 <= one.call < MAX_CALLS and one.is_newer_than(result.get(one.call)):

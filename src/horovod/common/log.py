@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python's part of the log: the logger "horovod", whose lines look like the engine's (engine/base/log.h).
 
-It is an ordinary logger. Whoever sets its level, or gives it or the root logger a handler, before init or after it,
-has their way: ours then keeps silent.
+It is an ordinary logger. If the user gives it or the root logger a handler, before or after init, ours prints nothing.
+If the user sets its level, that level is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = {number: name.upper() for name, number in LEVELS.items()}
 
 
 class _Lines(logging.Formatter):
-    """`2026-01-31 12:00:00.123 [0] [horovod] WARNING: text`, or without the time."""
+    """Formatter of lines such as `2026-01-31 12:00:00.123 [0] [horovod] WARNING: text`, or without the time."""
 
     def __init__(self, rank: int, hides_time: bool) -> None:
         super().__init__()
@@ -41,7 +41,10 @@ class _Lines(logging.Formatter):
 
 
 class _Standard(logging.Handler):
-    """To stdout up to INFO, else to stderr, in one write; unless the user has a handler for it."""
+    """Handler that writes records up to INFO to stdout and others to stderr, each in one write.
+
+    It writes nothing if the user has a handler for these records.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers or any(handler is not self for handler in logger.handlers):
@@ -56,11 +59,11 @@ class _Standard(logging.Handler):
 
 _handler = _Standard()
 _our_level = logging.NOTSET
-_told: set[str] = set()  # what is said once in a process: settings without effect, and that it is alone
+_told: set[str] = set()  # messages that were logged once in this process: settings without effect, no launcher, no MPI
 
 
 def begin(settings: Settings, rank: int) -> None:
-    """Before a world starts: log as the settings say, and say at rank 0 which of them have no effect."""
+    """Configure the log from the settings, before a world starts. On rank 0, warn about settings without effect."""
     _configure(settings, rank)
     logger.debug("settings: %s", " ".join(f"{name}={value}" for name, value in sorted(settings.explicit.items())))
     if rank != 0:
@@ -72,7 +75,7 @@ def begin(settings: Settings, rank: int) -> None:
 
 
 def say_alone() -> None:
-    """No launcher has started this process: most who expected several ranks have forgotten it."""
+    """Log that no launcher has started this process, because most users in that case forgot the launcher."""
     if "alone" in _told:
         return
     _told.add("alone")
@@ -82,7 +85,7 @@ def say_alone() -> None:
 
 
 def say_without_mpi(why: str) -> None:
-    """MPI was asked for as the data plane, and collectives run without it."""
+    """Log that collectives run without MPI although the user asked for MPI."""
     if "mpi" in _told:
         return
     _told.add("mpi")
@@ -99,10 +102,10 @@ def _configure(settings: Settings, rank: int) -> None:
     if _handler not in logger.handlers:
         logger.addHandler(_handler)
     if logger.level not in (logging.NOTSET, _our_level):
-        return  # the user's
+        return  # the user has set the level
     users_handlers = bool(logging.getLogger().handlers)
     if users_handlers and "HOROVOD_LOG_LEVEL" not in settings.explicit:
-        _our_level = logging.NOTSET  # that of the user's configuration
+        _our_level = logging.NOTSET  # leaves the level to the user's configuration
     else:
         _our_level = LEVELS[str(settings.text("HOROVOD_LOG_LEVEL")).lower()]
     logger.setLevel(_our_level)

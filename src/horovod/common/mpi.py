@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4py's MPI for those who look for it in our modules. Importing this initialises MPI where mpi4py is installed."""
+"""mpi4py's MPI under our module names. If mpi4py is installed, importing this module initialises MPI."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 else:
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError):  # not installed, or no library of MPI that it fits
+    except (ImportError, RuntimeError):  # mpi4py is not installed, or finds no MPI library that fits
 
         class MPI:
-            """In place of mpi4py's: nothing is one of its communicators."""
+            """Replacement for mpi4py's MPI. No object is an instance of its Comm."""
 
             class Comm: ...

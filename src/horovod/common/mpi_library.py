@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4py's MPI for those of us who need it: loaded late, checked against this job, and ended so that nothing hangs.
+"""mpi4py's MPI for this package: loaded late, checked against this job, and finalized so that nothing hangs.
 
-Whoever loads MPI ends it. If the user did, mpi4py ends it with the process; after a lost rank that would wait for ever.
+The code that loads MPI must also finalize it. If the user's program has loaded it, mpi4py finalizes it when the process
+ends. After a rank was lost, that would wait indefinitely.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from horovod.common.own_programs import program_arguments
 from horovod.common.topology import Topology
 
-_loaded_in: int | None = None  # the process that loaded MPI through us
+_loaded_in: int | None = None  # id of the process in which this module loaded MPI
 _broken = False
 
 
@@ -35,7 +36,10 @@ print(MPI.Get_library_version().strip("\\0").splitlines()[0].split(",")[0].strip
 
 @functools.cache
 def look() -> tuple[str, str]:
-    """The MPI that mpi4py opens here, or why there is none. Another process opens it, where it may crash."""
+    """Return the name of the MPI library that mpi4py opens here and "", or "" and the reason why there is none.
+
+    Another process opens the library, because that may crash.
+    """
     if not is_installed():
         return "", "mpi4py is not installed"
     try:
@@ -49,7 +53,7 @@ def look() -> tuple[str, str]:
 
 
 def load(threads: bool = True) -> Any:
-    """mpi4py's MPI, initialised. ImportError or RuntimeError if mpi4py is missing or finds no library."""
+    """Return mpi4py's MPI, initialised. ImportError or RuntimeError if mpi4py is missing or finds no library."""
     global _loaded_in
     if "mpi4py.MPI" not in sys.modules:
         import mpi4py
@@ -71,7 +75,7 @@ def started_by_mpi(topology: Topology, environ: Mapping[str, str]) -> bool:
 
 
 def unusable(topology: Topology, environ: Mapping[str, str], threads: bool = True) -> str:
-    """Why MPI cannot carry anything between the ranks of this job; empty if it can."""
+    """Return why MPI cannot move data between the ranks of this job; empty if it can."""
     if not started_by_mpi(topology, environ):
         return "mpirun did not start this process"
     if _broken:
@@ -92,13 +96,13 @@ def unusable(topology: Topology, environ: Mapping[str, str], threads: bool = Tru
 
 
 def give_up() -> None:
-    """A rank is gone, or something that was begun has not ended: MPI must not be waited for any more."""
+    """Record that calls of MPI may hang from now on, because a rank is lost or an operation has not ended."""
     global _broken
     _broken = True
 
 
 def end() -> None:
-    """At the end of the process, after all worlds."""
+    """Finalize MPI if this module loaded it. Called at the end of the process, after all worlds have ended."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not hasattr(mpi, "Is_initialized") or not mpi.Is_initialized() or mpi.Is_finalized():
         return
@@ -106,8 +110,8 @@ def end() -> None:
     if ours and not _broken:
         mpi.Finalize()
     elif _broken and _loaded_in is None:
-        # mpi4py would finalise, and wait for ranks that are gone. MPI_Abort would end the other survivors too, whatever
-        # they still have to do.
+        # mpi4py would finalize MPI, and wait for ranks that are lost. MPI_Abort would also end the other surviving
+        # ranks, which may still have work to do.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)

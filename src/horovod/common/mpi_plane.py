@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI as a data plane: one thread that makes all MPI calls, in the order in which the engine's log gives the work.
+"""MPI as a data plane: one thread makes all MPI calls, in the order of the engine's jobs.
 
-Every collective is non-blocking: ranks may see batches of different process sets in different orders. Only making a
-communicator waits for its members, and all ranks make them in the order of the global log.
+Every collective is non-blocking, because ranks may see batches of different process sets in different orders. Only the
+creation of a communicator blocks until its members call it. All ranks create communicators in the order on which the
+engine's ranks have agreed.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from horovod.common.calls import (
     REMOVE_PROCESS_SET,
 )
 
-_IDLE_S = 1.0  # the engine wakes us when there is work
-_EAGER_LOOKS = 50  # at what is under way, before we let others have the core
+_IDLE_S = 1.0  # seconds to wait for a job when none is in flight; the engine wakes the thread for a new job
+_EAGER_LOOKS = 50  # tests of operations in flight without a pause, before the thread pauses between tests
 _PAUSE_S = 50e-6
-_FAREWELL_S = 1.0  # what others still need of us is sent while we call MPI, and not later
-_TAGS = 32768  # that every MPI has
+_FAREWELL_S = 1.0  # limit of the last barrier, in which this rank sends what other ranks still need
+_TAGS = 32768  # number of tags that every MPI library supports
 
-_PATIENCE_S = 30.0  # of a caller; the thread looks once in _IDLE_S at least
+_PATIENCE_S = 30.0  # limit of a caller's wait; the thread handles calls at least once in _IDLE_S
 _T = TypeVar("_T")
 
 _NAMES = {
@@ -61,7 +62,7 @@ _REDUCTIONS = {1: "SUM", 3: "MIN", 4: "MAX", 5: "PROD"}
 
 
 class Job(NamedTuple):
-    """See hvd_job in hvd/engine.h."""
+    """Collective for MPI; hvd_job in hvd/engine.h describes the fields."""
 
     id: int
     kind: int
@@ -80,10 +81,15 @@ class Job(NamedTuple):
 
 
 class Plane:
-    """The thread, from the moment at which the ranks are connected until this one leaves."""
+    """Thread that moves tensors by MPI, from when the ranks are connected until this rank leaves."""
 
     def __init__(self, world: World, base: Any) -> None:
-        """`base`: a communicator of all ranks of the world, in their order."""
+        """Start the thread.
+
+        Args:
+            world: The engine's world.
+            base: A communicator of all ranks of the world, in rank order.
+        """
         self._world, self._base = world, base
         self._mpi = mpi_library.load()
         self._groups: dict[int, Any] = {}
@@ -95,11 +101,11 @@ class Plane:
 
     @property
     def takes_threads(self) -> bool:
-        """Whether the program's own threads may call MPI too."""
+        """True if the program's own threads may call MPI too."""
         return bool(self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE)
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run something short and local that calls MPI, in this thread if MPI allows that, else in the plane's."""
+        """Run a short, local function that calls MPI: in this thread if MPI allows that, else in the plane's thread."""
         if self.takes_threads:
             return function()
         answer: Future[Any] = Future()
@@ -108,11 +114,11 @@ class Plane:
         return result
 
     def leave(self) -> None:
-        """Before the world is closed: its end is meant."""
+        """Note that the world is closed on purpose. Call this before the world is closed."""
         self._leaving = True
 
     def end(self) -> None:
-        """After it. Returns within seconds, whatever the others do."""
+        """Wait a few seconds for the thread to end. Call this after the world is closed."""
         self._thread.join(2 * _FAREWELL_S)
         if self._thread.is_alive():
             mpi_library.give_up()
@@ -124,7 +130,7 @@ class Plane:
             if self._leaving and not self._flights:
                 self._say_farewell()
                 return
-        except Exception as error:  # this thread has no caller; the engine must not wait for it
+        except Exception as error:  # this thread has no caller to raise to, and the engine must not wait for its jobs
             self._refuse_all(f"MPI failed: {error}")
         mpi_library.give_up()
 
@@ -148,7 +154,7 @@ class Plane:
             function, answer = self._asked.popleft()
             try:
                 answer.set_result(function())
-            except Exception as error:  # the caller's own, who waits for it
+            except Exception as error:  # raised to the caller, which waits for the answer
                 answer.set_exception(error)
 
     def _begin(self, job: Job) -> None:
@@ -185,7 +191,7 @@ class Plane:
         return comm.Ireduce_scatter(sent, [target, count, kind], job.received, op)
 
     def _look(self) -> bool:
-        """Whether anything is done that was not."""
+        """Test the operations in flight. Return True if any of them has finished."""
         done: list[tuple[Job, Any]] = []
         left: list[tuple[Job, Any]] = []
         for job, request in self._flights:
@@ -199,7 +205,10 @@ class Plane:
         return bool(done)
 
     def _say_farewell(self) -> None:
-        """What others still need of us leaves while all meet once more; whoever does not come is not waited for."""
+        """Meet all ranks in a barrier, during which MPI sends what they still need, then free the communicators.
+
+        Do not wait longer than _FAREWELL_S for ranks that do not come.
+        """
         until = time.monotonic() + _FAREWELL_S
         meeting = self._groups[0].Ibarrier()
         while not meeting.Test():
@@ -216,4 +225,4 @@ class Plane:
                 self._world.finish_job(Job(*job).id, why)
 
 
-_kept: list[Any] = []  # others may still come to these
+_kept: list[Any] = []  # communicators and barriers that other ranks may still use

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which NCCL there is, without loading one that nobody has asked for if that can be told otherwise."""
+"""Version and file of NCCL, found if possible without loading a library that the program does not use."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def version() -> int:
-    """As NCCL numbers itself: 22809 is 2.28.9. 0: there is none."""
+    """Return NCCL's version as NCCL encodes it: 22809 is 2.28.9. Return 0 if there is no NCCL."""
     if named := os.environ.get(VARIABLE):
         return _version_of(named)
     return _version_of(NAME, os.RTLD_NOLOAD) or _of_wheel() or _of_system()
 
 
 def bundled() -> str | None:
-    """The file that a wheel brings, whether anybody has loaded it or not.
+    """Return the file of NCCL in an installed wheel, loaded or not; None if there is none.
 
-    JAX loads its own when it first needs it, which may be after us, and from where the system does not look.
+    JAX loads NCCL from its wheel when it first needs it. That may be later than the engine, and the system does not
+    search the wheel's folder.
     """
     files = (os.path.join(folder, _IN_WHEELS) for folder in sys.path)
     return next(filter(os.path.isfile, files), None)
@@ -46,8 +47,8 @@ def _version_of(file: str, mode: int = 0) -> int:
 
 
 def _of_wheel() -> int:
-    """PyTorch and JAX bring it as a wheel, and load it when they need it."""
-    from importlib import metadata  # late: every rank imports this file, and few ask
+    """Return the version of NCCL's wheel, which PyTorch and JAX install and load when they need it."""
+    from importlib import metadata  # imported late because every rank imports this file, but few call this function
 
     for wheel in _WHEELS:
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Horovod that this version does not have: they can be imported, and raise, by name, when they are used.
+"""Names of Horovod that this version does not have. They can be imported, and raise an error with their name when used.
 
-Their modules are real ones, so that imports and type checkers find them:
+Their modules exist, so that imports and type checkers find them:
 
     class HorovodRunDriverClient(NotYet): ...
     run = function(__name__, "run")
@@ -14,7 +14,7 @@ from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# Why, by the beginning of the module's name; the first that fits.
+# Reasons by the beginning of the module's name. The first match counts.
 _REASONS = {
     "horovod.spark": "Spark is not supported yet",
     "horovod.runner.elastic": "the elastic driver and its workers talk through the authenticated rendezvous",
@@ -25,7 +25,7 @@ _REASONS = {
 }
 
 
-# Packages of which nothing works yet.
+# Packages without any working part.
 _EMPTY = ("horovod.spark",)
 
 
@@ -34,7 +34,10 @@ def is_empty(package: str) -> bool:
 
 
 class _NoSuchPartError(NotImplementedError, AttributeError):
-    """An attribute of something that is not there: hasattr() is to say no, and everybody else to be told why."""
+    """Error for an attribute of a missing part.
+
+    It is an AttributeError, so that hasattr() returns False, and a NotImplementedError that explains the reason.
+    """
 
 
 def text_for(name: str) -> str:
@@ -43,21 +46,21 @@ def text_for(name: str) -> str:
 
 
 class _Raises(ABCMeta):
-    """Of classes that cannot be used, though others may inherit from them and ask whether something is one of them."""
+    """Metaclass of classes that cannot be instantiated. Inheritance and isinstance() work."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(text_for(_name_of(cls)))
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):  # what inspect, pickle and the like look for
+        if name.startswith("_"):  # names that inspect, pickle and similar modules look up
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         raise _NoSuchPartError(text_for(f"{_name_of(cls)}.{name}"))
 
 
 class NotYet(metaclass=_Raises):
-    """Base of classes that are not there yet."""
+    """Base of the classes that this version does not have."""
 
-    # For type checkers alone: nobody has an instance.
+    # These methods are only for type checkers, because there are no instances.
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +76,7 @@ def function(module: str, name: str) -> Callable[..., Any]:
 
 
 class _Value:
-    """A constant that is not there yet."""
+    """Constant that this version does not have."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -103,6 +106,9 @@ def value(module: str, name: str) -> Any:
 
 
 def _name_of(cls: type) -> str:
-    """Of the part that is missing: a user's class is named by what it inherits from us."""
+    """Return the name of the missing part.
+
+    For a user's class, that is the class of this package that it inherits from.
+    """
     ours = next((each for each in cls.__mro__ if each.__module__.startswith("horovod.")), cls)
     return f"{ours.__module__}.{ours.__qualname__}"

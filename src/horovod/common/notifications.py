@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker of an elastic job hears from the driver: hosts came or went. Only listeners live here.
+"""Distribution of the elastic driver's messages about hosts to the listeners in a worker.
 
-Who listens to the driver's connection is handed in as `connect`; without a driver nothing ever arrives.
+The caller passes `connect`, which starts to receive messages from the driver. Without a driver no message arrives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class HostUpdateResult:
-    """What happened to the set of hosts; values may be combined with |."""
+    """Change of the set of hosts. Values may be combined with |."""
 
     no_update = 0
     removed = 1
@@ -28,7 +28,7 @@ Handler = Callable[[float, int], None]
 
 
 class WorkerNotificationManager:
-    """Passes the driver's messages on to all listeners, from whatever thread they arrive on."""
+    """Dispatcher that passes the driver's messages to all listeners, on the thread on which they arrive."""
 
     def __init__(self, connect: Callable[[Handler], object] | None = None) -> None:
         self._connect = connect
@@ -37,7 +37,7 @@ class WorkerNotificationManager:
         self._listeners: list[Listener] = []
 
     def init(self) -> None:
-        """Begin to listen to the driver, if there is one. A second call does nothing."""
+        """Start to receive messages from the driver, if there is one. A second call does nothing."""
         with self._lock:
             if self._connect is not None and self._connection is None:
                 self._connection = self._connect(self.handle_hosts_updated)
@@ -53,7 +53,7 @@ class WorkerNotificationManager:
                 self._listeners.remove(listener)
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Called for each message of the driver."""
+        """Pass one message of the driver to all listeners."""
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:

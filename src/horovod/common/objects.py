@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python objects through collectives: pickled, their sizes first, then their bytes. The same for every door."""
+"""Exchange of Python objects by collectives: objects are pickled, and ranks exchange the sizes before the bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _start, _finish = _collectives.start, _collectives.handles.finish
 
-_FAILED = -1  # sent in place of a size by a rank that could not pickle its object, so that nobody waits for its bytes
+_FAILED = -1  # Sent instead of a size by a rank that could not pickle its object, so that no rank waits for the bytes
 
 
 def broadcast_object(
@@ -71,5 +71,6 @@ _NO_BYTES = np.empty(0, np.uint8)
 def _pickle(obj: Any) -> tuple[Array, Exception | None]:
     try:
         return np.frombuffer(serialization.dumps(obj), np.uint8), None
-    except Exception as error:  # whatever a user's __reduce__ raises; the caller re-raises it once the others know
+    # A user's __reduce__ may raise anything; the caller re-raises it after it has informed the other ranks.
+    except Exception as error:
         return _NO_BYTES, error

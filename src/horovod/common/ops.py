@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives, written once for all doors.
+"""The collectives, written once for all framework APIs.
 
-A door brings an Adapter for its tensors. Each method checks its arguments, submits to the engine and returns the
-operation under way, which the door then waits for or turns into a handle. `will_wait` says which: nobody need be woken
-to drive the work of a caller that waits.
+Each framework's API provides an Adapter for its tensors. Each method here checks its arguments, submits the operation
+to the engine and returns a Pending. The API then waits for it or turns it into a handle. `will_wait` is True if the
+caller waits at once: the caller's thread can then drive the operation, so the engine need not wake another thread.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from horovod.common.context import Context
     from horovod.common.process_sets import Membership, ProcessSet
 
-Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, dtype id
+Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, id of the dtype
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Adapter(Protocol[T]):
-    """A framework's tensor ↔ the engine's buffer."""
+    """Functions that describe a framework's tensors to the engine and create new ones."""
 
     def source(self, tensor: T, /) -> Description:
-        """Where to read a tensor; ValueError if the engine cannot (strides, dtype, byte order)."""
+        """Describe a tensor that is read. ValueError if the engine cannot read it (strides, dtype, byte order)."""
 
     def target(self, tensor: T, /) -> Description:
-        """The same for a tensor that is written to."""
+        """Describe a tensor that is written to. ValueError if the engine cannot write to it."""
 
     def empty(self, like: T, shape: tuple[int, ...], /) -> tuple[T, int]:
-        """A new tensor of `shape` with dtype and device of `like`, and its address."""
+        """Return a new tensor of `shape`, with the dtype and device of `like`, and its address."""
 
     def adopt(self, memory: Output, like: T, rows: int, /) -> T:
-        """Memory that the engine allocated, as a tensor of `rows` rows of `like`."""
+        """Return memory that the engine allocated as a tensor with `rows` rows of the shape and dtype of `like`."""
 
     def split_sizes(self, splits: Any, /) -> list[int]:
-        """The user's splits of an alltoall as integers; ValueError if they are not."""
+        """Return the user's splits of an alltoall as integers. ValueError if they are not integers."""
 
     def splits_tensor(self, received: Sequence[int], splits: Any, /) -> Any:
-        """Received splits, in the form that belongs to the user's `splits` (None: not given)."""
+        """Return received splits in the form that matches the user's `splits`, which are None if not given."""
 
 
 class Collectives(Generic[T]):
-    """All collectives of one context, on one kind of tensor."""
+    """All collectives of one context for one kind of tensor."""
 
     def __init__(self, context: Context, adapter: Adapter[T]) -> None:
         self.context = context
@@ -75,7 +75,7 @@ class Collectives(Generic[T]):
         self._empty = adapter.empty
 
     def start(self, call: Call, tensors: Sequence[T], will_wait: bool) -> Pending:
-        """Begin a collective on one tensor, or on several as one unit if the call is grouped.
+        """Submit a collective of one tensor, or of several tensors as one unit if the call is grouped.
 
         The result of an alltoall is always (output, received splits).
         """
@@ -85,7 +85,7 @@ class Collectives(Generic[T]):
     def _start_in(
         self, world: TakesCalls, member: Membership, call: Call, tensors: Sequence[T], will_wait: bool
     ) -> Pending:
-        """The same in a world that may stand in for the set's own."""
+        """Submit a collective to a world, which may be an object that stands in for the set's own world."""
         if call.grouped:
             return self._start_group(world, member, call, tensors, will_wait)
         (tensor,) = tensors
@@ -115,8 +115,8 @@ class Collectives(Generic[T]):
             raise ValueError(f"{name}: a group needs at least one tensor")
         names, group = names_in_group(name, len(locations)), name
         if call.contents:
-            # Ranks that put different tensors into a group give these different names, and would wait for each other.
-            # An empty tensor whose name does not depend on the contents lets the engine compare the groups' names.
+            # If ranks put different tensors into a group, the tensors' names differ and ranks would wait for each
+            # other. An empty tensor whose name does not depend on the contents lets the engine compare the groups.
             names = [*names_in_group(f"{name}.{call.contents[-CHECKSUM_DIGITS:]}", len(locations)), name]
             first = locations[0]
             locations.append(TensorLocation(first.dtype, (0,), first.input, first.output))
@@ -129,7 +129,10 @@ class Collectives(Generic[T]):
         return Pending(world, handle, name, tuple(tensors), tuple(outputs), self._collector(call, member))
 
     def _prepare(self, call: Call, member: Membership, tensor: T) -> tuple[T | None, Description, int]:
-        """(output, description of the input, address of the output); None and 0 where the engine allocates it."""
+        """Return the output, the description of the input, and the address of the output.
+
+        The output is None and its address 0 if the engine allocates the output.
+        """
         if call.kind in (ALLREDUCE, BROADCAST):
             return self._output_like(tensor, call.in_place)
         described = self._source(tensor)
@@ -140,7 +143,7 @@ class Collectives(Generic[T]):
         return None, described, 0
 
     def _output_like(self, tensor: T, in_place: bool) -> tuple[T, Description, int]:
-        """The same where input and output have one shape."""
+        """Return output, description and address for a collective whose output has the input's shape."""
         if in_place:
             described = self._target(tensor)
             return tensor, described, described[0]
@@ -155,7 +158,10 @@ class Collectives(Generic[T]):
     # Outputs that the engine allocates
 
     def _collector(self, call: Call, member: Membership) -> Callable[[Pending], Any] | None:
-        """How a result is made of them."""
+        """Return the function that makes the result from outputs that the engine allocated.
+
+        None if the engine allocates no output for this kind of collective.
+        """
         if call.kind == ALLGATHER:
             return self._gathered_group if call.grouped else self._gathered
         if call.kind != ALLTOALL:
@@ -178,12 +184,12 @@ class Collectives(Generic[T]):
             results.append(self.adapter.adopt(memory, tensor, rows))
         return tuple(results)
 
-    # Many allreduces at the price of one call
+    # Many allreduces in one call of the engine
 
     def start_allreduces(
         self, call: Call, full_names: Sequence[str], described: Sequence[Description], keep: Any, will_wait: bool
     ) -> Batch:
-        """In place, each for itself. The caller has checked the reduction."""
+        """Submit allreduces in place, each as an operation of its own. The caller has checked the reduction."""
         member = self._member(call.process_set)
         world = self._world_of_batch(member.world)
         batch = Batch(world, keep)
@@ -203,7 +209,14 @@ class Collectives(Generic[T]):
     def start_batch(
         self, submit: Callable[[Member], tuple[int, R]], keep: Any, process_set: ProcessSet
     ) -> tuple[Batch, R]:
-        """The same by a native call, which gives one handle for all (0: none) and something for the caller."""
+        """Submit operations by a native call.
+
+        Args:
+            submit: Native call that returns one handle for all operations (0 if there are none), and a value for the
+                caller.
+            keep: What must stay alive until the operations are done.
+            process_set: The set in which the operations run.
+        """
         batch = Batch(self._member(process_set).world, keep)
         try:
             handle, more = submit(self.native_member(process_set))
@@ -212,17 +225,20 @@ class Collectives(Generic[T]):
         batch.handles += [handle] if handle else []
         return batch, more
 
-    # Meetings
+    # Barrier and join
 
     def barrier(self, process_set: ProcessSet) -> None:
-        """Wait until every rank of the set is here."""
+        """Wait until every rank of the set has called this."""
         member = self._member(process_set)
         self.handles.finish(self._meet(member, BARRIER, member.full_name("barrier", None)))
 
     def join(self, device: int = -1) -> int:
-        """Take part in the others' allreduces with zeros until all ranks have joined; the rank that joined last.
+        """Take part in other ranks' allreduces with zeros until all ranks have joined.
 
-        `device`: the GPU on which to take part if this rank has had no tensors on one; -1: whichever there is.
+        Return the rank that joined last.
+
+        Args:
+            device: The GPU to use if this rank has submitted no tensors on a GPU; -1 for any.
         """
         member = self._member(self.context.global_set)
         pending = self._meet(member, JOIN, "join", device)
@@ -247,7 +263,7 @@ class Collectives(Generic[T]):
         return self._transfer("send", tensor, self._source(tensor), peer, tag)
 
     def recv(self, tensor: T, peer: int, tag: int) -> Pending:
-        """Into `tensor`, which must have the size of what is sent."""
+        """Receive into `tensor`, which must have the size of the tensor that is sent."""
         return self._transfer("recv", tensor, self._target(tensor), peer, tag)
 
     def _transfer(self, direction: str, tensor: T, described: Description, peer: int, tag: int) -> Pending:
@@ -267,7 +283,7 @@ class Collectives(Generic[T]):
             raise translate(error, name) from None
 
     def _world_of_message(self, direction: str, world: World, tensor: T) -> Any:
-        """What a message goes through, and is waited for."""
+        """Return the object that sends or receives a message: the engine's world or an object in its place."""
         return world
 
     # Common parts
@@ -277,7 +293,7 @@ class Collectives(Generic[T]):
         return member if member is not None and member.index >= 0 else self.context.membership_of(process_set)
 
     def native_member(self, process_set: ProcessSet) -> Member:
-        """The set for native calls; refused if this process is not a member."""
+        """Return the membership for native calls. ValueError if this process is not a member."""
         return process_set.native or self.context.native_of(process_set)
 
 
@@ -287,5 +303,5 @@ def _engine_call(call: Call, reduction: Reduction, root: int, will_wait: bool) -
 
 
 def names_in_group(name: str, count: int) -> list[str]:
-    """The names of a group's members."""
+    """Return the names of a group's tensors."""
     return [f"{name}_{index}of{count}" for index in range(1, count + 1)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments with which Python runs a program of ours, so that no file in the current folder takes a module's place."""
+"""Arguments to run a Python program of this package, so that no file in the current folder replaces a module."""
 
 from __future__ import annotations
 
-# -c puts an empty entry in front of sys.path, which stands for the current folder. Only Python 3.11 and newer have -P.
+# With -c, sys.path begins with an empty entry, which stands for the current folder. Only Python 3.11 and newer have -P
+# to avoid that.
 _WITHOUT_FOLDER = "import sys; sys.path[:1] = filter(None, sys.path[:1])"
 
 
@@ -13,5 +14,5 @@ def module_arguments(module: str) -> list[str]:
 
 
 def program_arguments(program: str) -> list[str]:
-    """Return the arguments that run the text of a program, for which `sys` is imported already."""
+    """Return the arguments that run the text of a program. `sys` is already imported for it."""
     return ["-c", f"{_WITHOUT_FOLDER}; {program}"]

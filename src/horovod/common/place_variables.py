@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six HOROVOD_* variables that hold the place of a process among the ranks. Pure.
+"""The six HOROVOD_* variables that hold a process's rank and size, also within its host and across hosts.
 
-The elastic driver sets them when it starts a worker, to the place that it plans at that moment, and marks them as
-planned. hvd.init() replaces them by the place that the worker gets, and removes the mark. Until then scripts may read
-them, for example to choose a GPU, but this package does not: see `known`.
+When the elastic driver starts a worker, it sets them to the rank that it plans at that moment, and marks them as
+planned. hvd.init() replaces them by the worker's real rank and removes the mark. Until then scripts may read them, for
+example to choose a GPU, but this package does not: see `known`. The functions are pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLANNED = "_HOROVOD_PLANNED_PLACE"
 
 
 class HasPlace(Protocol):
-    """Anything with the six numbers, for example a SlotInfo or a Topology."""
+    """Object with the six numbers, for example a SlotInfo or a Topology."""
 
     @property
     def rank(self) -> int: ...
@@ -39,17 +39,17 @@ class HasPlace(Protocol):
 
 
 def variables(place: HasPlace) -> dict[str, str]:
-    """Return the variables for a process that has this place."""
+    """Return the variables for a process with these numbers."""
     return {name: str(getattr(place, field)) for name, field in zip(NAMES, _FIELDS, strict=True)}
 
 
 def planned(place: HasPlace) -> dict[str, str]:
-    """Return the variables for an elastic worker that may get this place, or another one."""
+    """Return the variables for an elastic worker whose numbers may still change."""
     return {**variables(place), PLANNED: "1"}
 
 
 def known(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment without a place that is only planned."""
+    """Return the environment without numbers that are only planned."""
     if not environ.get(PLANNED):
         return environ
     return {name: value for name, value in environ.items() if name not in NAMES}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM in a worker of an elastic job: its machine is about to be taken away (a spot instance, a time limit).
+"""SIGTERM in a worker of an elastic job, whose machine is about to be taken away (spot instance, time limit).
 
-The worker asks the driver, which brings all workers together at their next commit and lets this one go, with exit code
-0. The driver refuses if it is the one who ends the job; then, and at a second SIGTERM, and after a grace, the worker
-ends at once, as any process does.
+The worker asks the driver. The driver makes all workers synchronise at their next commit, and this worker then leaves
+with exit code 0. The driver refuses if it is ending the job itself. If it refuses, at a second SIGTERM, and after a
+grace period, the worker ends at once, as any process does.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from typing import Any
 from horovod.common.log import logger
 from horovod.common.readiness import is_readable
 
-_STUCK_S = 1.0  # a main thread that is busy elsewhere does not get to its signals
+_STUCK_S = 1.0  # limit for a main thread to handle a signal; it may be busy in native code
 
 
 class _Watch:
-    """One `with` block. `ask` returns if the worker may stay until its next commit, and raises otherwise."""
+    """Handler of SIGTERM for one `with` block.
+
+    `ask` returns if the worker may stay until its next commit, and raises otherwise.
+    """
 
     def __init__(self, ask: Callable[[], None], grace_s: float, previous: Any) -> None:
         self._ask = ask
@@ -42,7 +45,8 @@ class _Watch:
             self._thread.join(_STUCK_S)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._is_preempted or os.getpid() != self._pid:  # a forked child, a data loader's, is not ours to keep alive
+        # The driver's permission does not cover forked children, such as a data loader's.
+        if self._is_preempted or os.getpid() != self._pid:
             self._end()
             return
         self._is_preempted = True
@@ -52,7 +56,10 @@ class _Watch:
             self._previous(number, frame)
 
     def _end(self) -> None:
-        """In the main thread: as if we had never caught the signal. A user's handler was called at the first one."""
+        """End the process by SIGTERM, as if it had never been caught. Called on the main thread.
+
+        A user's handler has already been called at the first signal.
+        """
         signal.signal(signal.SIGTERM, self._previous if os.getpid() != self._pid else signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -67,23 +74,24 @@ class _Watch:
         deadline = time.monotonic() + self._grace_s
         try:
             self._ask()
-        except Exception as error:  # whatever it is: without the driver's leave the signal means what it always does
+        except Exception as error:  # any error: without the driver's permission SIGTERM ends the process
             logger.info("SIGTERM: %s", error)
         else:
             logger.warning("SIGTERM: this worker leaves at the next commit, within %g s", self._grace_s)
             if is_readable(self._receiver, deadline - time.monotonic()):
                 return
             logger.warning("SIGTERM: there was no commit within %g s, so this worker ends", self._grace_s)
-        os.kill(self._pid, signal.SIGTERM)  # the second one
+        os.kill(self._pid, signal.SIGTERM)  # the handler treats this as the second SIGTERM and ends the process
         if not is_readable(self._receiver, _STUCK_S):
             os._exit(128 + signal.SIGTERM)
 
 
 @contextmanager
 def leaves_at_commit(ask: Callable[[], None], grace_s: float) -> Iterator[None]:
-    """SIGTERM is put off inside the block. The user's own handler is called all the same.
+    """Delay the end by SIGTERM inside the block until the next commit. The user's own handler is still called.
 
-    Not outside the main thread, where Python allows no handlers, and not if the user ignores the signal.
+    Do nothing outside the main thread, where Python allows no handlers, if the user ignores the signal, or if the grace
+    period is 0.
     """
     previous = signal.getsignal(signal.SIGTERM)
     is_main = threading.current_thread() is threading.main_thread()
@@ -96,6 +104,6 @@ def leaves_at_commit(ask: Callable[[], None], grace_s: float) -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) == ours:  # and not one that the user has set since
+        if signal.getsignal(signal.SIGTERM) == ours:  # the user may have set another handler since
             signal.signal(signal.SIGTERM, previous)
         watch.close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process sets: groups of ranks that run collectives among themselves.
 
-A ProcessSet is only a description until a context registers it; `membership` is what registration adds.
+A ProcessSet is only a description until a context registers it. Registration sets its `membership`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """A registered set as one rank sees it: all that an operation needs to know, resolved in advance."""
+    """Registered set as this rank sees it, with all values that an operation needs."""
 
     __slots__ = ("id", "index", "numbering", "ranks", "size", "world")
 
@@ -32,20 +32,23 @@ class Membership:
         self.numbering = Numbering()
 
     def full_name(self, operation: str, name: str | None) -> str:
-        """The name under which ranks find each other's operation.
+        """Return the name by which ranks match their operations.
 
-        Unnamed operations match by their order. They are counted for each set alone, and named ones are not counted:
-        ranks that did different work in other sets, or whose gradients came in another order, still agree.
+        Unnamed operations are matched by their order within one set. Named operations are not counted. So ranks that
+        did different work in other sets, or whose gradients came in another order, still agree.
         """
         return check_name(f"{operation}.{name}") if name else self.numbering.next(operation)
 
     def restart_numbers(self) -> None:
-        """Count unnamed operations from the start: ranks that join early have issued fewer of them than the others."""
+        """Count unnamed operations from 1 again, because ranks that called hvd.join() early have issued fewer."""
         self.numbering.restart()
 
 
 class EmptyMembership(Membership):
-    """Of a set whose workers have all left an elastic job. It may be asked who is in it, and cannot be used."""
+    """Membership of a set whose workers have all left an elastic job.
+
+    Its size and ranks can be queried, but operations on it are refused.
+    """
 
     __slots__ = ("text",)
 
@@ -65,7 +68,7 @@ class ProcessSet:
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
         self.membership: Membership | None = None
-        self.native: Member | None = None  # the same for native calls, where this process is a member
+        self.native: Member | None = None  # membership for native calls; None if this process is not a member
         if is_iterable(ranks_or_comm):
             self.ranks = sorted(_integers(ranks_or_comm))
         elif hasattr(ranks_or_comm, "Get_rank"):
@@ -75,30 +78,35 @@ class ProcessSet:
 
     @property
     def process_set_id(self) -> int | None:
-        """By which the engine knows the set. Whoever assigns one names a set by it: that of this id or, if there is
-        none, no set at all."""
+        """Id by which the engine knows the set, or None.
+
+        After a program assigns an id, the object stands for the registered set with that id, if there is one.
+        """
         return self._id
 
     @process_set_id.setter
     def process_set_id(self, set_id: int | None) -> None:
         if self.membership is not None and self.membership.id != set_id:
-            self.membership = self.native = None  # operations then look the id up
+            self.membership = self.native = None  # operations then look up the set by its id
         self._id = set_id
 
     def size(self) -> int | None:
-        """Number of ranks in the set, None while it is not registered."""
+        """Return the number of ranks in the set; None while it is not registered."""
         member = self._registered()
         return None if member is None else member.size
 
     def rank(self) -> int | None:
-        """This process's rank within the set, None while it is not registered; ValueError if it is not a member."""
+        """Return this process's rank within the set; None while it is not registered.
+
+        ValueError if this process is not a member.
+        """
         member = self._registered()
         if member is not None and member.index < 0:
             raise ValueError(f"This process is not a member of {self}")
         return None if member is None else member.index
 
     def included(self) -> bool | None:
-        """Whether this process is a member, None while the set is not registered."""
+        """Return True if this process is a member; None while the set is not registered."""
         member = self._registered()
         return None if member is None else member.index >= 0
 
@@ -110,24 +118,24 @@ class ProcessSet:
         return default_context.membership_with_id(self._id)
 
     def bind(self, membership: Membership, native: Member | None = None) -> None:
-        """Called by the context once the engine knows the set."""
+        """Attach the membership. The context calls this once the engine knows the set."""
         self.membership = membership
         self.native = native
         self._id = membership.id
         self.ranks = list(membership.ranks)
 
     def invalidate(self) -> None:
-        """Called by the context when the engine forgets the set."""
+        """Drop the membership. The context calls this when the engine forgets the set."""
         self.membership = None
         self.native = None
         self._id = None
 
     def __deepcopy__(self, memo: object) -> ProcessSet:
-        """A set is an identity, which copies of what refers to it (a module, an optimizer) share."""
+        """Return the set itself, so that copies of a module or an optimizer refer to one set."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A set travels as its ranks, unregistered; the set of all ranks as that of whoever unpickles it."""
+        """Pickle a set as its ranks, unregistered. The global set becomes that of the process that unpickles it."""
         if self is global_process_set:
             return _get_global_process_set, ()
         return ProcessSet, (self.ranks if self.mpi_comm is None else self.mpi_comm,)
@@ -148,7 +156,7 @@ def _integers(ranks: Any) -> list[int]:
 
 
 def check_ranks(ranks: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """The ranks of a valid set, sorted; ValueError for none, duplicates, or ranks that do not exist."""
+    """Return the ranks of a valid set, sorted. ValueError for no ranks, duplicates, or ranks that do not exist."""
     if not ranks:
         raise ValueError("A process set needs at least one rank")
     if len(set(ranks)) != len(ranks):
@@ -166,7 +174,7 @@ def _make_global_process_set() -> ProcessSet:
     return result
 
 
-# All ranks of the job: id 0 from the start; its ranks are filled in by hvd.init().
+# The set of all ranks of the job. Its id is always 0, and hvd.init() fills in its ranks.
 global_process_set = _make_global_process_set()
 
 

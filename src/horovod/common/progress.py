@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker of an elastic job has got done, for the driver, which asks now and then."""
+"""Progress report of an elastic worker, for the driver, which asks for it from time to time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from horovod.common.stacks import main_stack
 
 
 class Progress:
-    """`commits` counts the state's; the rest is the engine's."""
+    """Source of progress reports. `commits` counts the commits of the state; the engine counts the rest."""
 
     def __init__(self, context: Context) -> None:
         self.commits = 0
         self._context = context
 
     def told(self, *, with_stack: bool) -> dict[str, Any]:
-        """`finished`: operations that are over. `waits`: whether some are under way, so that others may be to blame."""
+        """Return the report.
+
+        `finished` counts completed operations. `waits` is True if operations are in flight, so that other ranks may be
+        the cause of a delay.
+        """
         engine = self._context.counters()
         return {
             "commits": self.commits,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the collectives as pure functions: averaging, factors, splits, shares. No engine, no tensor."""
+"""Rules of the collectives as pure functions: averaging, factors, splits, shares. They need no engine and no tensor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from horovod.common.dtypes import BOOL, FLOATING, NAME_BY_ID
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodInternalError
 from horovod.common.settings_values import is_unicode, shown
 
-# Horovod's reduce operations and the engine's, as plain numbers.
+# Horovod's reduce operations have the engine's numbers. They are integers, because native calls read these fastest.
 Average, Sum, Adasum, Min, Max, Product = map(int, ReduceOp)
 _OPS = frozenset(map(int, ReduceOp))
 OP_NAMES = tuple(op.name.capitalize() for op in ReduceOp)
 
 
-# A reduction as the engine gets it: op, prescale, postscale. A plain tuple, for every small operation makes one.
+# Reduction for the engine: op, prescale, postscale. A tuple, because every small operation makes one.
 Reduction: TypeAlias = tuple[int, float, float]
 PLAIN_SUM: Reduction = (Sum, 1.0, 1.0)
 
@@ -29,13 +29,16 @@ def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int
         return Average if op is None else op
     if op is not None:
         raise ValueError("Pass either op or the older average argument, not both")
-    # Level 3 is the caller of the door's function, if nothing is wrapped around that.
+    # Level 3 is the caller of the framework API's function, if no other function wraps it.
     warnings.warn("average is deprecated: use op=Average or op=Sum", HorovodDeprecationWarning, stacklevel=stacklevel)
     return Average if average else Sum
 
 
 def reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: int) -> Reduction:
-    """Check an allreduce. Average stays what it is: the engine divides by the size that the set has when it runs."""
+    """Check an allreduce and return its reduction.
+
+    Average is not replaced by a factor here, because the engine divides by the size of the set when the operation runs.
+    """
     if dtype == BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
         raise ValueError(
             "Averaging or scaling bool is not supported; use op=hvd.Max (any) or hvd.Min (all), or convert the array"
@@ -50,7 +53,7 @@ def reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: in
 
 
 def scatter_reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: int) -> Reduction:
-    """The same for a reducescatter, which sums or averages only."""
+    """Check a reducescatter, which supports only Average and Sum, and return its reduction."""
     if op not in (Average, Sum):
         name = OP_NAMES[op] if op in range(len(OP_NAMES)) else repr(op)
         raise HorovodInternalError(f"reducescatter supports the operations Average and Sum, not {name}")
@@ -58,12 +61,12 @@ def scatter_reduction(op: int, prescale: float, postscale: float, dtype: int, se
 
 
 def rows_of(index: int, rows: int, size: int) -> int:
-    """Rows that a member gets from a reducescatter: the first `rows % size` members get one more than the others."""
+    """Return the rows that a member gets from a reducescatter. The first `rows % size` members get one more."""
     return rows // size + (index < rows % size)
 
 
 def scattered_shape(shape: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
-    """Shape of a member's share of a reducescatter."""
+    """Return the shape of a member's share of a reducescatter."""
     if not shape:
         raise ValueError("reducescatter needs a tensor with at least one dimension, not a scalar")
     return (rows_of(index, shape[0], size), *shape[1:])
@@ -75,7 +78,7 @@ def check_gather(shape: tuple[int, ...], operation: str) -> None:
 
 
 def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: int) -> Sequence[int]:
-    """Rows for each member; None: equal shares."""
+    """Return the number of rows for each member. None stands for equal shares."""
     check_gather(shape, "alltoall")
     rows = shape[0]
     if splits is None:
@@ -94,14 +97,14 @@ def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: 
 
 
 def check_name(name: str) -> str:
-    """A tensor's name as the engine takes it; ValueError for what no other rank could be told."""
+    """Return a tensor's name if the engine accepts it. ValueError for a text that cannot be sent to other ranks."""
     if "\0" in name or not (name.isascii() or is_unicode(name)):
         raise ValueError(f"A tensor's name must be a string without NUL or lone surrogates, not {shown(name)}")
     return name
 
 
 def check_root(root_rank: int, ranks: tuple[int, ...]) -> int:
-    """A broadcast's root: always a global rank."""
+    """Return the root of a broadcast, which is always a global rank. ValueError if it is not in the set."""
     if root_rank not in ranks:
         raise ValueError(f"broadcast: root rank {root_rank} is not among the ranks of the process set, {list(ranks)}")
     return int(root_rank)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one audited place that imports cloudpickle: users' functions, arguments, results and objects.
+"""Pickling of users' functions, arguments, results and objects. Only this module imports cloudpickle.
 
-`loads` runs whatever the bytes say. Call it only on bytes that came over an authenticated connection of this job.
+`loads` runs code that is in the bytes. Call it only on bytes from an authenticated connection of this job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_SPAWNED_MAIN = "__mp_main__"  # what multiprocessing calls the main module in processes that it has spawned
+_SPAWNED_MAIN = "__mp_main__"  # name that multiprocessing gives to the main module in processes that it spawns
 _registering = threading.Lock()
 
 
@@ -24,14 +24,14 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_with_main(value: Any) -> bytes:
-    """Pickle for a process of another program: whatever comes from this program's main module travels by value."""
+    """Pickle for a process of another program: objects of this program's main module are pickled by value."""
     with _by_value(_SPAWNED_MAIN):
         return dumps(value)
 
 
 @contextlib.contextmanager
 def _by_value(name: str) -> Iterator[None]:
-    """Pickle what belongs to a module by value, if there is such a module. cloudpickle itself does so for __main__."""
+    """Pickle objects of a module by value, if the module exists. cloudpickle itself does so for __main__."""
     import cloudpickle
 
     with _registering:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads settings from the environment: checks every value against the table of horovod.common.settings_table.
+"""Settings from the environment, checked against the table in horovod.common.settings_table.
 
-Only what the user set explicitly travels on to the engine, whose defaults are its own.
+Only values that the user has set are passed to the engine, which has its own defaults.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ __all__ = ["BY_NAME", "Settings", "default_of", "load", "parse", "value_of"]
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
 
-# What the autotuner leaves alone if the user set it: the bits of hvd_settings.autotune_fixed.
+# Settings that the autotuner does not tune if the user set them, with their bits in hvd_settings.autotune_fixed.
 _TUNED: Mapping[str, int] = {"HOROVOD_FUSION_THRESHOLD": 1, "HOROVOD_CYCLE_TIME": 2, "HOROVOD_CHUNK_BYTES": 4}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of all settings; `explicit` holds those that the environment gave.
+    """Values of all settings.
 
-    `engine_only`: fields of hvd_settings for which there is no variable.
+    Attributes:
+        explicit: Values from the environment.
+        engine_only: Fields of hvd_settings for which there is no variable.
     """
 
     explicit: Mapping[str, Value] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class Settings:
         return value
 
     def without_effect(self) -> list[str]:
-        """Names that were given another value than the one that is in force anyway, but that nobody reads."""
+        """Return the names of settings that the user has set to a non-default value but that have no effect."""
         kept = [BY_NAME[name] for name in self.explicit if BY_NAME[name].kept]
         names = [setting.name for setting in kept if str(self[setting.name]).lower() != str(setting.default).lower()]
         if str(self["HOROVOD_CPU_OPERATIONS"]).lower() == "ccl":
@@ -65,7 +67,7 @@ class Settings:
         return names
 
     def for_engine(self) -> dict[str, int | bytes]:
-        """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
+        """Return the explicit engine settings, by the field names of hvd_settings and in the engine's units."""
         result: dict[str, int | bytes] = dict(self.engine_only)
         for name, value in self.explicit.items():
             setting = BY_NAME[name]
@@ -85,7 +87,7 @@ def _in_engine(setting: Setting, value: Value) -> int | bytes:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Parse all HOROVOD_* variables. ValueError for a bad value, one warning for each unknown name."""
+    """Parse all HOROVOD_* variables. ValueError for a bad value; warn once for each unknown name."""
     explicit = {}
     for name, text in environ.items():
         setting = BY_NAME.get(name)
@@ -100,13 +102,16 @@ def load(environ: Mapping[str, str]) -> Settings:
 
 
 def prefers_no_nccl(environ: Mapping[str, str]) -> bool:
-    """Whether Horovod would have been built without NCCL: what its recipes said is taken as a wish."""
+    """Return True if the variables of Horovod's build ask for GPU operations without NCCL.
+
+    There is no such build here, so they are followed at run time.
+    """
     wish = environ.get("HOROVOD_GPU_ALLREDUCE") or environ.get("HOROVOD_GPU_OPERATIONS") or "NCCL"
     return wish.upper() != "NCCL"
 
 
 def value_of(name: str, environ: Mapping[str, str]) -> Value | None:
-    """One setting, for code that runs without a world; ValueError for a bad value."""
+    """Return one setting, for code that runs without a world. ValueError for a bad value."""
     text = environ.get(name, "")
     return parse(BY_NAME[name], text) if text else default_of(name)
 
@@ -116,7 +121,7 @@ def default_of(name: str) -> Value | None:
     setting = BY_NAME[name]
     if setting.engine_field is None:
         return setting.default
-    from horovod._engine import default_settings  # late: the launcher rarely asks
+    from horovod._engine import default_settings  # imported late because the launcher rarely needs it
 
     return setting.default_of(default_settings())
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of settings: name, type, unit, default, range, flag, YAML key, meaning.
+"""The table of settings: name, type, unit, default, range, flag, YAML key, meaning.
 
-The launcher's flags, the config file, the docs page and `hvd doctor` are all made from it.
+The launcher's flags, the config file, the page of settings and `hvd doctor` are generated from it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ Value: TypeAlias = "bool | int | float | str"
 
 @dataclass(frozen=True)
 class Setting:
-    """One HOROVOD_* variable, or the flag or config key that stands for it.
+    """One HOROVOD_* variable, or the flag or config key for it.
 
-    `default` None: unset. What the engine reads has its default there, in engine/include/hvd/settings.h.
+    `default` is None if there is none. Settings with an engine field have their defaults in
+    engine/include/hvd/settings.h.
     """
 
     name: str
@@ -25,24 +26,27 @@ class Setting:
     default: Value | None
     help: str
     unit: str = ""
-    minimum: float | None = None  # every number has a minimum and a maximum that all who read it can take
-    maximum: float | None = None  # of a text: characters
-    choices: tuple[str, ...] = ()  # lower case; compared without regard to case
-    path: bool = False  # a file's name: any bytes; other texts are printable
-    numbers: bool = False  # a text of numbers from 0 to MOST_CORES - 1, separated by commas
-    kept: bool = False  # checked and then ignored: there for scripts written for Horovod
+    minimum: float | None = None  # smallest value of a number; all code that reads the setting must handle both limits
+    maximum: float | None = None  # largest value of a number, or longest text in characters
+    choices: tuple[str, ...] = ()  # in lower case; the comparison ignores case
+    path: bool = False  # True for a file's name, which may contain any bytes; other texts must be printable
+    numbers: bool = False  # True for a text of numbers from 0 to MOST_CORES - 1, separated by commas
+    kept: bool = False  # True if the value is checked and then ignored, for scripts written for Horovod
     flag: str | None = None  # horovodrun's flag
     yaml_key: str | None = None  # dotted path in the config file
-    engine_field: str | None = None  # its name in engine/include/hvd/settings.h
-    engine_factor: float = 1  # from this setting's unit to the engine's
-    flag_factor: int = 1  # from the flag's (and YAML key's) unit to this setting's
+    engine_field: str | None = None  # name of its field in engine/include/hvd/settings.h
+    engine_factor: float = 1  # factor from this setting's unit to the engine's
+    flag_factor: int = 1  # factor from the unit of the flag and YAML key to this setting's
 
     @property
     def meaning(self) -> str:
         return self.help + (" Accepted, no effect in this version." if self.kept else "")
 
     def default_of(self, engine: Mapping[str, int | bytes]) -> Value | None:
-        """The default, given those of the engine, in this setting's unit. A number below 0: the engine decides."""
+        """Return the default in this setting's unit, from the engine's defaults. None for no fixed default.
+
+        An engine default below 0 means that the engine decides at run time.
+        """
         if self.engine_field is None:
             return self.default
         value = engine[self.engine_field]
@@ -56,12 +60,12 @@ class Setting:
 
     @property
     def longest(self) -> int:
-        """Of a text, in characters."""
+        """The maximum length of a text in characters, or of a file's name in bytes."""
         usual = _LONGEST_PATH if self.path else _LONGEST_TEXT
         return usual if self.maximum is None else int(self.maximum)
 
     def accepted(self) -> str:
-        """What a valid value looks like, for error texts and the docs."""
+        """Return a description of valid values, for error messages and the docs."""
         if self.type is bool:
             return "an integer (above 0 means on)"
         if self.choices:
@@ -78,7 +82,7 @@ class Setting:
         return f"{kind}{unit} from {plain(self.minimum)} to {plain(self.maximum)}"
 
     def given_as(self, name: str) -> Setting:
-        """The same as a flag or a config key, in the unit of those."""
+        """Return this setting under the name of a flag or config key, in the unit of the flag."""
         if self.flag_factor == 1:
             return replace(self, name=name)
         assert self.minimum is not None, self.name
@@ -92,12 +96,12 @@ def plain(number: float) -> str:
 
 
 _MIB = 1024 * 1024
-_MANY = 1_000_000  # a count that nobody means to reach
+_MANY = 1_000_000  # upper limit of counts that have no natural limit
 MOST_RANKS = 1 << 20
-MOST_CORES = 1024  # as many as fit into a cpu_set_t
-_MOST_BYTES = 1 << 40  # of a tensor or of several; far from where sums of 64-bit sizes go wrong
-_LONG_S = 2_000_000  # 23 days: poll() and Python's waits count milliseconds in 32 bits
-_AGES_S = 1_000_000_000  # 31 years: the engine's clock counts nanoseconds in 64 bits
+MOST_CORES = 1024  # number of cores that fit into a cpu_set_t
+_MOST_BYTES = 1 << 40  # limit of the bytes of one or several tensors, low enough that sums fit into 64 bits
+_LONG_S = 2_000_000  # 23 days, because poll() and Python's waits count milliseconds in 32 bits
+_AGES_S = 1_000_000_000  # 31 years, because the engine's clock counts nanoseconds in 64 bits
 _LONGEST_TEXT, _LONGEST_PATH = 255, 4095
 
 # fmt: off

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a text to a setting's value, or to the one error text that all bad values get: name, value, what is accepted.
+"""Parsing of settings. Every bad value gets an error with name, value, and accepted values.
 
-Numbers are written in ASCII digits. What Python would also take (1_000, digits of other scripts, inf) is refused, for
-the next program that reads the variable may not.
+Numbers are written in ASCII digits. Python's other forms (1_000, digits of other scripts, inf) are refused, because
+other programs that read the variable may not accept them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from horovod.common.settings_table import MOST_CORES, Setting, Value, plain
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,100}\.?[0-9]{0,100}|\.[0-9]{1,100})([eE][+-]?[0-9]{1,9})?", re.ASCII)
-_SHOWN = 100  # characters of a bad value
-_MOST_DIGITS = 10  # of a core's number
+_SHOWN = 100  # characters of a bad value that errors show
+_MOST_DIGITS = 10  # digits of a core's number
 _WORDS = {"1": ("true", "yes", "on", "y", "t"), "0": ("false", "no", "off", "n", "f")}
 
 
 def parse(setting: Setting, text: str) -> Value:
-    """The value that `text` stands for; ValueError with name, value, what is accepted and the nearest of that."""
+    """Return the value of `text`. ValueError with name, value, accepted values and the nearest accepted value."""
     value = (_text if setting.type is str else _number)(setting, text.strip())
     if value is None:
         raise refusal(setting, text)
@@ -29,7 +29,13 @@ def parse(setting: Setting, text: str) -> Value:
 
 
 def refusal(setting: Setting, text: str, accepted: str | None = None) -> ValueError:
-    """`accepted`: what is, where that is something else than in the environment."""
+    """Return the error for a bad value.
+
+    Args:
+        setting: The setting, under the name that the user has written.
+        text: The bad value.
+        accepted: Description of accepted values, if it differs from that for the environment.
+    """
     near = _nearest(setting, text.strip()) if accepted is None else None
     hint = f"; the nearest is {near}" if near is not None else ""
     return ValueError(
@@ -38,7 +44,7 @@ def refusal(setting: Setting, text: str, accepted: str | None = None) -> ValueEr
 
 
 def shown(text: str) -> str:
-    """A text of unknown origin for an error text: quoted, on one line, cut."""
+    """Return a text of unknown origin for an error message: quoted, on one line, and cut."""
     if len(text) <= _SHOWN:
         return repr(text)
     return f"{text[:_SHOWN]!r}... ({len(text)} characters)"
@@ -49,7 +55,10 @@ def is_integer(text: str) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """False if a part of the text was made from bytes that are not text (a surrogate): nobody else can read it."""
+    """Return False if the text contains lone surrogates, which come from bytes that are not text.
+
+    Other processes cannot decode such a text.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -86,7 +95,7 @@ def _number(setting: Setting, text: str) -> Value | None:
 
 
 def _nearest(setting: Setting, text: str) -> str | None:
-    """A valid value that may have been meant; None if there is no telling."""
+    """Return a valid value that the user may have meant; None if there is no clear candidate."""
     text = text[:_SHOWN].lower() if setting.choices or setting.type is bool else text
     if setting.choices:
         import difflib

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for tensors in this rank's shared memory, where the other ranks of the host reach it.
+"""Buffers for tensors in shared memory, which the other ranks of the host can access.
 
-An in-place allreduce of tensors that lie in it on every rank is not staged: twice as fast or more. Memory belongs to
-the generation that allocated it: after a shutdown it can still be read and written, but collectives of a new generation
-treat it like any other memory.
+If a tensor lies in such a buffer on every rank, an in-place allreduce needs no staging, and takes half the time or
+less. A buffer belongs to the generation that allocated it. After a shutdown it can still be read and written, but
+collectives of a new generation treat it like ordinary memory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def allocate(context: Context, nbytes: int) -> npt.NDArray[np.uint8]:
-    """`nbytes` of zeros on a page boundary; ordinary memory where there is no shared memory, or no room in it.
+    """Return `nbytes` of zeros on a page boundary, in shared memory if there is any and it has room.
 
-    Whatever looks at the array (a view, np.frombuffer, torch.frombuffer) keeps the memory; it goes with the last one.
+    Every object that refers to the array (a view, np.frombuffer, torch.frombuffer) keeps the memory alive. The last one
+    frees it.
     """
     if nbytes < 0:
         raise ValueError(f"nbytes must be a number of bytes, not {nbytes}")
@@ -53,7 +54,7 @@ def _explain(context: Context, nbytes: int) -> None:
 
 
 def zeros(context: Context, shape: int | Sequence[int], dtype: npt.DTypeLike = float) -> npt.NDArray[Any]:
-    """A new array in such memory."""
+    """Return a new array of zeros in shared memory."""
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise ValueError("Python objects cannot lie in shared memory; pass a numeric dtype")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where commits are kept: two copies in turns, so that the last whole one is always there, in memory that is reused."""
+"""Memory for commits: two copies that are used in turn, so that the last complete one is always available."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import Any
 import numpy as np
 
 CopyLeaf = Callable[[Any, Any], Any]
-"""(old, value) -> a copy of a framework's array, in the memory of `old` if that fits; NotImplemented for all else."""
+"""Function of (old, value) that copies a framework's array, into the memory of `old` if that fits.
+
+It returns NotImplemented for other values."""
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None))
 
 
 class Slots:
-    """`current` is what was kept last. `prepare` fills another slot, which `keep` makes the current one: whatever
-    interrupts a commit leaves the one before whole. What is pinned is not written to until it is released."""
+    """Copies of a value, in memory that is reused.
+
+    `current` is the copy that was kept last. `prepare` fills another slot, which `keep` makes the current one. If a
+    commit is interrupted, the commit before it is still complete. A pinned copy is not overwritten until it is
+    released.
+    """
 
     def __init__(self, copy_leaf: CopyLeaf | None = None) -> None:
         self._copy_leaf = copy_leaf
@@ -36,7 +42,7 @@ class Slots:
         return self._current < 0
 
     def prepare(self, value: Any) -> Any:
-        """The copy, which is not kept yet."""
+        """Copy the value into a free slot and return the copy, which is not the current one yet."""
         busy = {self._current, self._pinned}
         spare = next((index for index in range(len(self._slots)) if index not in busy), len(self._slots))
         if spare == len(self._slots):
@@ -54,19 +60,19 @@ class Slots:
 
     @property
     def mark(self) -> int:
-        """What `go_back` takes to undo the next `keep`, as long as nothing else was prepared since."""
+        """The argument for `go_back` to undo the next `keep`, as long as nothing else was prepared since."""
         return self._current
 
     def go_back(self, mark: int) -> None:
         self._current, self._prepared = mark, -1
 
     def put(self, value: Any) -> None:
-        """Keep this very value, which nobody else will change."""
+        """Keep this object itself, which no other code changes."""
         self._slots = [value]
         self._current, self._prepared, self._pinned = 0, -1, -1
 
     def pin(self) -> Any:
-        """The current value, which stays as it is until `release`; meanwhile commits take a third slot."""
+        """Return the current value, which does not change until `release`. Meanwhile commits use a third slot."""
         self._pinned = self._current
         return self.current
 
@@ -75,14 +81,15 @@ class Slots:
 
 
 def copied(value: Any, old: Any = None, copy_leaf: CopyLeaf | None = None) -> Any:
-    """A deep copy of `value` that uses the arrays of `old`, an earlier copy, again where they have the same form."""
+    """Return a deep copy of `value`. Reuse the arrays of `old`, an earlier copy, where shape and dtype fit."""
     return _Copier(copy_leaf).copy(value, old)
 
 
 class _Copier:
     def __init__(self, copy_leaf: CopyLeaf | None) -> None:
         self._copy_leaf = copy_leaf
-        self._done: dict[int, Any] = {}  # by id: what is referred to twice is one thing in the copy too
+        # Copies by id of the original: an object that is referred to twice is copied once.
+        self._done: dict[int, Any] = {}
 
     def copy(self, value: Any, old: Any) -> Any:
         kind = type(value)
@@ -112,7 +119,7 @@ class _Copier:
         before = old if isinstance(old, dict) else {}
         for key, one in value.items():
             result[key] = self.copy(one, before.get(key))
-        attributes = getattr(value, "__dict__", None)  # the versions of modules, in a state_dict of PyTorch
+        attributes = getattr(value, "__dict__", None)  # a state_dict of PyTorch keeps the versions of its modules here
         if attributes:
             result.__dict__.update(copy.deepcopy(attributes))
         return result
@@ -134,12 +141,12 @@ def _copied_array(value: Any, old: Any) -> Any:
 
 
 def copied_values(array: Any, old: Any) -> Any:
-    """A copy of an array that somebody else owns, in the memory of `old`, an earlier copy, if that fits."""
+    """Return a copy of an array that other code owns, in the memory of `old`, an earlier copy, if that fits."""
     return _copied_array(np.asarray(array), old)
 
 
 def check_arrays(found: list[Any], expected: list[Any]) -> None:
-    """ValueError unless the arrays of a checkpoint have the forms of those that they are to replace."""
+    """Raise ValueError unless the arrays of a checkpoint have the shapes of the arrays that they replace."""
     forms = [[tuple(np.shape(one)) for one in arrays] for arrays in (found, expected)]
     if forms[0] != forms[1]:
         raise ValueError(

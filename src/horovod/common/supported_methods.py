@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which compression methods a function takes, and the errors for all others. No framework is needed here."""
+"""Checks of a `compression` argument: which compression methods a function supports. No framework is needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Methods: TypeAlias = Sequence[type[CompressionMethod]]
 
 
 def method_in(compression: Any, methods: Methods, function: str, op: int = Average) -> CompressionMethod | None:
-    """Return a compression method that the function takes; None for a Compressor. Raise an error for all others.
+    """Return the compression method if the function supports it; None for a Compressor. Raise an error otherwise.
 
     Args:
-        methods: What the function takes.
-        function: Its name in the error.
+        compression: The user's argument.
+        methods: The methods that the function supports.
+        function: The function's name in the error.
         op: The reduction, which must be a sum or a mean.
     """
     if isinstance(compression, type) and issubclass(compression, CompressionMethod):
@@ -39,7 +40,7 @@ def method_in(compression: Any, methods: Methods, function: str, op: int = Avera
 
 
 def check_exclude(method: CompressionMethod, names: Iterable[str]) -> None:
-    """Raise ValueError if a pattern of `exclude=` matches none of the variables."""
+    """Raise ValueError if a pattern of `exclude=` matches no variable."""
     known = list(names)
     for pattern in method.exclude:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in known):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank hands out the state of an elastic training: one decision on all ranks, from what all have reported. Pure.
+"""Decision which state an elastic training continues with, computed on all ranks from all ranks' reports.
 
-Rank 0 hands out the state, so rank 0 must have it, or have loaded a checkpoint, or be sure that there is none. Anything
-else would start the training from nothing over the progress that it has made.
+Rank 0 sends the state to all ranks. So rank 0 must have it, or have loaded a checkpoint, or be sure that there is none.
+Otherwise the training would start again from the beginning and lose its progress. The functions are pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _REMEDY = "Use a directory that all hosts see"
 
 @dataclass(frozen=True)
 class LoadAttempt:
-    """What came of loading a checkpoint.
+    """Result of loading a checkpoint.
 
     Args:
-        commit: The commit that was loaded, or a new lineage if training starts from nothing. None after an error.
+        commit: The commit that was loaded, or a new lineage if training starts from the beginning. None after an error.
         folder: The folder of the checkpoints. Empty if the program uses none.
         file: The file that was loaded. Empty if there was none to load.
         newest: The newest file in the folder, which may be damaged.
-        error: Why neither a file could be loaded nor training may start from nothing.
+        error: Why no file could be loaded although training must not start from the beginning.
     """
 
     commit: CommitId | None
@@ -36,15 +36,15 @@ class LoadAttempt:
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What one rank reports before the state is synchronised.
+    """Report of one rank before the state is synchronised.
 
     Args:
         call: Which call of hvd.elastic.checkpoint() named the folder of this state. Ranks may be in different trainings
-            of one program, with different folders; these are not compared.
-        commit: The commit of the state that this rank has. None if it has not got the state of the training yet.
-        attempt: What came of loading a checkpoint. None if this rank has not tried.
+            of one program with different folders; these are not compared.
+        commit: The commit of the state that this rank has. None if it does not have the training's state yet.
+        attempt: The result of loading a checkpoint. None if this rank has not tried.
         newest: The newest file that this rank sees in its folder.
-        known: The newest file that any worker of the job has seen, as the driver tells.
+        known: The newest file that any worker of the job has seen, according to the driver.
         lineages: The lineages of the files that this rank sees.
     """
 
@@ -59,7 +59,13 @@ class SyncReport:
 
 @dataclass(frozen=True)
 class SyncDecision:
-    """`commit` is that of rank 0's state, which all ranks have after the sync. `error` ends training on all ranks."""
+    """Decision for all ranks.
+
+    Attributes:
+        needs_sync: True if all ranks synchronise.
+        commit: The commit of rank 0's state, which all ranks have after the sync.
+        error: Reason to end training on all ranks, or empty.
+    """
 
     needs_sync: bool
     commit: CommitId | None
@@ -67,7 +73,7 @@ class SyncDecision:
 
 
 def decide_sync(reports: Sequence[SyncReport]) -> SyncDecision:
-    """Return what all ranks do, from the reports of all ranks in rank order."""
+    """Return the decision, from the reports of all ranks in rank order."""
     root = reports[0]
     commit = root.commit or (root.attempt.commit if root.attempt is not None else None)
     if any(report.commit is not None for report in reports):
@@ -78,7 +84,7 @@ def decide_sync(reports: Sequence[SyncReport]) -> SyncDecision:
 
 
 def _error_with_state(reports: Sequence[SyncReport]) -> str:
-    """Return what is wrong if some rank has the state, empty if nothing is."""
+    """Return the error, or an empty text, if at least one rank has the state."""
     root, call = reports[0].commit, reports[0].call
     if root is None:
         ranks = [rank for rank, report in enumerate(reports) if report.commit is not None]
@@ -97,7 +103,7 @@ def _error_with_state(reports: Sequence[SyncReport]) -> str:
 
 
 def _error_without_state(reports: Sequence[SyncReport]) -> str:
-    """Return what is wrong if no rank has the state, empty if nothing is."""
+    """Return the error, or an empty text, if no rank has the state."""
     for rank, report in enumerate(reports):
         if report.attempt is not None and report.attempt.error:
             return f"rank {rank} cannot load a checkpoint: {report.attempt.error}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of the process, as daemon threads of the program see it.
+"""Handling of the program's daemon threads when the process ends.
 
-What runs at exit leaves the world while such threads may still be inside calls of ours, which then fail. The program
-has no use for these errors any more, and Python ends the threads in the middle of printing them, so they stay silent.
+Handlers at exit leave the world while daemon threads may still be in calls of this package, which then fail. The
+program cannot use these errors any more, and Python would end the threads while they print them. So they are not
+printed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from horovod._engine import keep_threads_of_frameworks
 from horovod.common.exceptions import HorovodMismatchError
 
 _OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-# Frameworks pass on the text alone, in exceptions of their own.
+# Frameworks may pass on only the text of an error, in exceptions of their own.
 _TEXTS = re.compile(
     r"Horovod (?:has been shut down|has not been initialized|is not initialized)|process group has been destroyed|"
     r"its process set is not registered|"
@@ -28,10 +29,10 @@ _is_prepared = False
 
 
 def prepare_threads() -> None:
-    """Keep daemon threads from troubling the end of the program. Call before the world is left at exit.
+    """Keep daemon threads from disturbing the end of the program. Call this before the world is left at exit.
 
-    Their calls fail because this process leaves: nothing is printed of that. When Python ends them inside C++ of a
-    framework, they stay there instead of taking the process down.
+    Errors of their calls are not printed, because the calls fail when this process leaves. A thread that Python ends
+    inside a framework's C++ code is suspended there, so that it does not crash the process.
     """
     global _is_prepared
     if _is_prepared:
@@ -48,7 +49,7 @@ def prepare_threads() -> None:
 
 
 def came_of_leaving(error: BaseException | None) -> bool:
-    """Return True if the error, or one that it followed from, may come of a world that this process has left."""
+    """Return True if the error, or one of its causes, may come from a world that this process has left."""
     for _ in range(_CHAIN_LIMIT):
         if error is None or isinstance(error, HorovodMismatchError):
             return False

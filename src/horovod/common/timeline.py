@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank writes its timeline where: only rank 0, unless there is to be a file for each rank."""
+"""Timeline files: which rank writes which file. Only rank 0 writes, unless the user asks for a file for each rank."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Wish:
-    """What is to be written: a file, or nothing. That of an elastic job outlives its generations."""
+    """Request for a timeline: a file to write, or None. In an elastic job it is kept from generation to generation."""
 
     path: str | os.PathLike[str] | None
     mark_cycles: bool = False
 
 
 def first_wish(settings: Settings) -> Wish:
-    """What HOROVOD_TIMELINE asks for."""
+    """Return what HOROVOD_TIMELINE asks for."""
     path = settings.text("HOROVOD_TIMELINE")
     return Wish(None if path == _DYNAMIC else path, settings.flag("HOROVOD_TIMELINE_MARK_CYCLES"))
 
 
 def begin(world: World, settings: Settings, rank: int, wish: Wish, generation: int = 0) -> None:
-    """At initialisation. Each generation of an elastic job has a file of its own: what was written stays."""
+    """Start the timeline of a new world, if there is to be one.
+
+    Each generation of an elastic job has a file of its own, so that earlier files are kept.
+    """
     if wish.path is not None:
         path = path_of_generation(os.fsdecode(wish.path), generation)
         start(world, settings, rank, path, wish.mark_cycles)
 
 
 def path_of_generation(path: str, generation: int) -> str:
-    """`trace.json` is `trace.generation-2.json` in generation 2."""
+    """Return the file of a generation: `trace.json` becomes `trace.generation-2.json` in generation 2."""
     root, extension = os.path.splitext(path)
     return f"{root}.generation-{generation}{extension}" if generation else path
 
 
 def start(world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool) -> None:
-    """Write to `path` from now on. A file that cannot be written is a warning: nobody trains for the timeline.
+    """Write to `path` from now on. If the file cannot be written, warn and go on, because training does not need it.
 
-    ValueError if it is not a file name at all.
+    ValueError if `path` is not a valid file name.
     """
     _require(settings)
     name = str(parse(_FILE, os.fsdecode(path)))
@@ -67,7 +70,11 @@ def stop(world: World, settings: Settings) -> None:
 
 
 def file_of_rank(path: str, rank: int, all_ranks: bool) -> str | None:
-    """`trace.%r.json` is a file for each rank; with `all_ranks` so is `trace.json`: `trace.3.json`. None: no file."""
+    """Return the file that a rank writes, or None.
+
+    With `trace.%r.json`, every rank writes a file. With `all_ranks`, rank 3 writes `trace.3.json` for `trace.json`.
+    Else only rank 0 writes.
+    """
     if _RANK in path:
         return path.replace(_RANK, str(rank))
     if all_ranks:

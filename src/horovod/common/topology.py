@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this process stands: rank and size from the launcher, torchrun, Open MPI, PMI or Slurm; else a world of one.
+"""Rank and size of this process, from the launcher, torchrun, Open MPI, PMI or Slurm; else a world of one rank.
 
-Pure functions of the environment; the host's name is the only thing asked of the system.
+The functions depend only on the environment, and on the system's host name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _SLURM_PART = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Topology:
-    """The six numbers of Horovod, and the identity of the host. `source` says who gave them."""
+    """Horovod's six numbers (rank, size, and their local and cross-host forms), and the identity of the host.
+
+    `source` names the launcher that gave the numbers.
+    """
 
     rank: int = 0
     size: int = 1
@@ -38,17 +41,18 @@ class Topology:
     cross_size: int = 1
     host: str = "localhost"
     source: str = _NOBODY
-    local_given: bool = True  # False: one rank for each host is a guess, until all ranks have met
-    cross_given: bool = True  # False: the same number of ranks on each host is a guess, until all ranks have met
+    local_given: bool = True  # False: the local numbers are guesses (one rank on each host) until all ranks have met
+    # False: the cross-host numbers are guesses (equally many ranks on each host) until all ranks have met.
+    cross_given: bool = True
 
     @property
     def on_one_host(self) -> bool:
-        """Whether the launcher says that all ranks are here; False if it says nothing about it."""
+        """True if the launcher's numbers show that all ranks are on this host; False if they do not show it."""
         return self.local_given and self.local_size == self.size
 
     @property
     def is_launched(self) -> bool:
-        """Whether anybody has said that there are other ranks."""
+        """True if a launcher or a store has given this process its numbers."""
         return self.source != _NOBODY
 
     @property
@@ -58,7 +62,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class _Launcher:
-    """The variables in which one launcher tells a process its place."""
+    """Variables in which one launcher gives a process its numbers."""
 
     source: str
     rank: str
@@ -69,7 +73,7 @@ class _Launcher:
 
 _LAUNCHERS = (
     _Launcher(_OURS, "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    # Before those that may have started it: it says last what is so.
+    # torchrun stands before the launchers that may have started it, because its numbers are the valid ones then.
     _Launcher(TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     _Launcher(
         "Open MPI",
@@ -84,7 +88,10 @@ _LAUNCHERS = (
 
 
 def host_name(environ: Mapping[str, str], *others: str) -> str:
-    """The host's identity, from HOROVOD_HOSTNAME or other variables, else from the system; checked either way."""
+    """Return the host's identity, from HOROVOD_HOSTNAME or other variables, else from the system.
+
+    ValueError if it is not a valid name.
+    """
     setting = BY_NAME["HOROVOD_HOSTNAME"]
     named = next((name for name in (setting.name, *others) if environ.get(name)), None)
     if named is None:
@@ -93,40 +100,47 @@ def host_name(environ: Mapping[str, str], *others: str) -> str:
 
 
 def rank_variable(source: str) -> str:
-    """The variable that holds the rank in processes started by this launcher."""
+    """Return the variable that holds the rank in processes started by this launcher."""
     return next(launcher.rank for launcher in _LAUNCHERS if launcher.source == source)
 
 
 def discover(environ: Mapping[str, str]) -> Topology:
-    """This process's place in the world. ValueError if the variables contradict each other.
+    """Return this process's numbers. ValueError if the variables contradict each other.
 
-    A place that an elastic driver has only planned is none.
+    Numbers that an elastic driver has only planned are ignored.
     """
     environ = place_variables.known(environ)
     host = host_name(environ)
     for launcher in _LAUNCHERS:
         if environ.get(launcher.rank) and environ.get(launcher.size) and _speaks(launcher, environ):
-            if launcher.source == "Slurm":  # several of its nodes may live on one machine
+            if launcher.source == "Slurm":  # several of Slurm's nodes may be on one machine
                 host = host_name(environ, "SLURMD_NODENAME")
             return _checked(_complete(_read(launcher, environ, host), environ))
-    _require_both(environ, "HOROVOD_RANK", "HOROVOD_SIZE")  # none: a world of one
+    _require_both(environ, "HOROVOD_RANK", "HOROVOD_SIZE")  # neither is set: a world of one rank
     return Topology(host=host)
 
 
 def _speaks(launcher: _Launcher, environ: Mapping[str, str]) -> bool:
-    """Others set torchrun's variables, too. Our own are not this process's if torchrun was started inside our job."""
+    """Return True if the launcher's variables are valid for this process.
+
+    Other launchers set torchrun's variables too. If a torchrun was started inside our job, our variables belong to the
+    process that started it.
+    """
     if launcher.source == TORCHRUN:
         return torchrun_variables.is_torchruns(environ)
     return launcher.source != _OURS or not torchrun_variables.inside_our_job(environ)
 
 
 def elastic_topology(environ: Mapping[str, str], place: Mapping[str, Any]) -> Topology:
-    """That of a worker whose place comes from an elastic driver, whatever the environment says of ranks."""
+    """Return the topology of a worker whose place comes from an elastic driver.
+
+    The environment's numbers are ignored.
+    """
     return _checked(Topology(**place, host=host_name(environ), source=_OURS))
 
 
 def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
-    """Whether both are given; ValueError if only one of them is."""
+    """Return True if both variables are set, False if neither is. ValueError if only one of them is set."""
     given = [name for name in (one, other) if environ.get(name)]
     if len(given) == 1:
         raise ValueError(f"{one} and {other} go together: set both or neither (now only {given[0]} is set)")
@@ -151,7 +165,7 @@ def _read(launcher: _Launcher, environ: Mapping[str, str], host: str) -> Topolog
 
 
 def _complete(found: Topology, environ: Mapping[str, str]) -> Topology:
-    """Add the position across hosts: as given, or as if all hosts held the same number of ranks."""
+    """Add the cross-host numbers: as given, or computed as if all hosts had equally many ranks."""
     if found.source == TORCHRUN:
         return _complete_by_groups(found, environ)
     given = _require_both(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
@@ -163,7 +177,7 @@ def _complete(found: Topology, environ: Mapping[str, str]) -> Topology:
 
 
 def _complete_by_groups(found: Topology, environ: Mapping[str, str]) -> Topology:
-    """torchrun counts the torchruns of a job: there may be two on one host."""
+    """Add the cross-host numbers from torchrun, which numbers its agents. There may be several agents on one host."""
     if environ.get("GROUP_RANK") and environ.get("GROUP_WORLD_SIZE"):
         group, groups = integer_of("GROUP_RANK", environ), integer_of("GROUP_WORLD_SIZE", environ)
         if groups * found.local_size == found.size:
@@ -173,7 +187,7 @@ def _complete_by_groups(found: Topology, environ: Mapping[str, str]) -> Topology
 
 
 def after_meeting(found: Topology, hosts: Sequence[str], local_ranks: Sequence[int]) -> Topology:
-    """Replace guesses by what is known once every rank has told its host and the local rank it was given."""
+    """Replace guesses, once every rank has reported its host and the local rank that it was given."""
     if not found.local_given:
         local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
         found = replace(found, local_rank=local_ranks[found.rank], local_size=hosts.count(found.host))
@@ -184,7 +198,10 @@ def after_meeting(found: Topology, hosts: Sequence[str], local_ranks: Sequence[i
 
 
 def engine_core(found: Topology, settings: Settings, environ: Mapping[str, str]) -> int | None:
-    """The core that HOROVOD_THREAD_AFFINITY has for this rank's engine thread; None: any. ValueError if it has none."""
+    """Return the core that HOROVOD_THREAD_AFFINITY gives to this rank's engine thread; None for any core.
+
+    ValueError if the list has no core for this rank.
+    """
     text = settings.text("HOROVOD_THREAD_AFFINITY")
     if text is None:
         return None
@@ -206,7 +223,10 @@ def engine_core(found: Topology, settings: Settings, environ: Mapping[str, str])
 
 
 def _told_local(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Local rank and size of a rank that knows its number from elsewhere: from horovodrun or torchrun."""
+    """Return local rank and size from the variables of horovodrun or torchrun, if either has set them.
+
+    A rank whose number comes from a communicator or a store has no local rank otherwise.
+    """
     for rank, size in (("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         if environ.get(rank) and environ.get(size):
             return integer_of(rank, environ), integer_of(size, environ)
@@ -229,7 +249,7 @@ def _checked(found: Topology) -> Topology:
 
 
 def slurm_tasks_on_node(text: str, node: int) -> int:
-    """The entry of node number `node` in Slurm's list of tasks for each node, such as `2(x3),1`."""
+    """Return the entry for a node in Slurm's list of tasks for each node, such as `2(x3),1`."""
     first = 0
     for part in text.split(","):
         found = _SLURM_PART.fullmatch(part.strip())
@@ -242,13 +262,13 @@ def slurm_tasks_on_node(text: str, node: int) -> int:
 
 
 def is_homogeneous(hosts: Sequence[str]) -> bool:
-    """Whether every host holds the same number of ranks, given the host of each rank."""
+    """Return True if every host has equally many ranks, given the host of each rank."""
     return len(set(Counter(hosts).values())) <= 1
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks meet, and what proves that they belong together."""
+    """Address of the rendezvous, and the secret that proves that ranks belong to one job."""
 
     address: str
     port: int
@@ -256,7 +276,7 @@ class Rendezvous:
 
 
 def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
-    """The meeting point of a world of several ranks; ValueError that says what to set if something is missing."""
+    """Return the rendezvous of a world of several ranks. ValueError that names the missing setting."""
     address = settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR")
     port = settings["HOROVOD_GLOO_RENDEZVOUS_PORT"]
     who = f"This is rank {topology.rank} of {topology.size} (from {topology.source})"
@@ -266,7 +286,7 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
             "and HOROVOD_GLOO_RENDEZVOUS_PORT on every rank (with HOROVOD_RENDEZVOUS=self rank 0 serves it there)."
         )
     try:
-        address.encode("idna")  # as whoever looks it up will do
+        address.encode("idna")  # the resolver encodes the name in this way
     except UnicodeError as error:
         raise ValueError(
             f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is not the name or address of a host: {error}"
@@ -288,7 +308,7 @@ def secret_variable(secret: bytes) -> dict[str, str]:
 def decode_secret(text: str) -> bytes:
     try:
         secret = base64.b64decode(text, validate=True)
-    except ValueError as error:  # binascii.Error, and what is not even ASCII
+    except ValueError as error:  # binascii.Error, or ValueError for text that is not ASCII
         raise ValueError(f"{SECRET_VARIABLE} is not valid base64: {error}") from None
     if len(secret) < 16:
         raise ValueError(f"{SECRET_VARIABLE} holds {len(secret)} bytes; at least 16 are needed")
@@ -296,7 +316,7 @@ def decode_secret(text: str) -> bytes:
 
 
 def integer_of(name: str, environ: Mapping[str, str]) -> int:
-    """A number that a launcher gave, under the rules of the settings that are ours."""
+    """Return a number that a launcher has set, checked by the rules of our settings."""
     kind = BY_NAME.get(name) or Setting(name, int, None, "Set by the launcher.", minimum=0, maximum=MOST_RANKS)
     value = parse(kind, environ[name])
     assert isinstance(value, int), name

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables in which torchrun tells a process its place, for libraries that look for them: Accelerate and others
-believe themselves alone without.
+"""torchrun's variables, for libraries that read only these. Without them, Accelerate and others run each process alone.
 
-The launcher sets them, and hvd.init() again. What the user has set stays: a variable of ours lists what we set.
+The launcher sets them, and hvd.init() sets them again. Values that the user has set are kept: the variable MARK lists
+the values that this package has set.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from errno import EADDRINUSE
 from horovod.common import place_variables
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# By these processes meet. The others say which of its host's devices a process takes: users may know better.
+# Processes meet by these variables. The other variables select a device of the host, which users may know better.
 _MEETING = frozenset({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
-MARK = "_HOROVOD_TORCHRUN_VARIABLES"  # NAME=value for each that is ours, separated by spaces
+MARK = "_HOROVOD_TORCHRUN_VARIABLES"  # NAME=value for each variable that this package has set, separated by spaces
 _BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _ALSO_TORCHRUNS = ("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 _PORTS = range(20000, 65536)
@@ -26,12 +26,18 @@ _TRIES = 100
 
 
 def variables(place: Mapping[str, int], address: str, port: int) -> dict[str, str]:
-    """What torchrun would set. `place`: the first four."""
+    """Return the variables as torchrun would set them.
+
+    Args:
+        place: Values of the first four variables.
+        address: Value of MASTER_ADDR.
+        port: Value of MASTER_PORT.
+    """
     return {**{name: str(place[name]) for name in NAMES[:4]}, "MASTER_ADDR": address, "MASTER_PORT": str(port)}
 
 
 def settable(wanted: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables those that the user has not set, and the list of them; none in a process of torchrun."""
+    """Return those of these variables that the user has not set, and MARK. Return none in a process of torchrun."""
     if is_torchruns(environ):
         return {}
     mine = ours(environ)
@@ -40,7 +46,10 @@ def settable(wanted: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
 
 
 def ours(environ: Mapping[str, str]) -> set[str]:
-    """The names of those that are as we have set them, unless a torchrun inside the job has set them all."""
+    """Return the names of the variables that still have the values from this package.
+
+    Return an empty set if a torchrun inside the job has set them all.
+    """
     if _BY_TORCHRUN in environ:
         return set()
     pairs = [pair.partition("=")[::2] for pair in environ.get(MARK, "").split()]
@@ -48,14 +57,15 @@ def ours(environ: Mapping[str, str]) -> set[str]:
 
 
 def place_is_ours(environ: Mapping[str, str]) -> bool:
-    """Whether this process has its place among all from us alone: neither from the user nor from a torchrun inside the
-    job.
+    """Return True if this package alone has set the variables by which processes meet.
+
+    False if the user, or a torchrun inside the job, has set any of them.
     """
     return ours(environ) >= _MEETING
 
 
 def is_torchruns(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun has started this process."""
+    """Return True if torchrun has started this process."""
     return _BY_TORCHRUN in environ
 
 
@@ -68,12 +78,15 @@ def job_size(environ: Mapping[str, str]) -> int:
 
 
 def inside_our_job(environ: Mapping[str, str]) -> bool:
-    """Whether that torchrun was itself started by horovodrun or by a process that had called hvd.init()."""
+    """Return True if torchrun has started this process, and horovodrun or a process of ours has started torchrun."""
     return is_torchruns(environ) and bool(environ.get(MARK))
 
 
 def without_outer_place(environ: Mapping[str, str]) -> dict[str, str]:
-    """For a job inside a worker of another horovodrun or of torchrun: the worker's own place is not the new ranks'."""
+    """Return the environment for a new job, without the rank that this process has in an outer job.
+
+    The outer job may be one of horovodrun or of torchrun.
+    """
     dropped = {MARK, *ours(environ)}
     if _BY_TORCHRUN in environ:
         dropped.update(NAMES, _ALSO_TORCHRUNS, (name for name in environ if name.startswith("TORCHELASTIC_")))
@@ -81,14 +94,14 @@ def without_outer_place(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def main_port(environ: Mapping[str, str]) -> int:
-    """A port of this host for MASTER_PORT: the present one if it is ours and nobody listens there, else a new one."""
+    """Return a port of this host for MASTER_PORT: the present one if it is ours and free, else a new one."""
     if "MASTER_PORT" in ours(environ) and _is_free(int(environ["MASTER_PORT"])):
         return int(environ["MASTER_PORT"])
     return free_port()
 
 
 def free_port() -> int:
-    """A port that is free, and that the kernel gives nobody who asks for any port: it stays free for a while."""
+    """Return a free port outside the kernel's range for automatic ports, so that it is likely to stay free."""
     ephemeral = _ephemeral_ports()
     for _ in range(_TRIES):
         port = random.choice(_PORTS)
@@ -105,12 +118,12 @@ def _ephemeral_ports() -> range:
             first, last = map(int, file.read().split())
     except (OSError, ValueError):
         return range(32768, 61000)
-    # A host may have opened all ports to the kernel: then none is better than another.
+    # If a host's automatic range covers nearly all ports, no port is better than another.
     return range(first, last + 1) if last - first < len(_PORTS) - _TRIES else range(0)
 
 
 def _is_free(port: int) -> bool:
-    """On every address, as torch's store wants it."""
+    """Return True if the port is free on every address, as torch's store needs it."""
     for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
         try:
             with socket.socket(family) as tried:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that point to the user's line, whatever lies between it and what noticed something."""
+"""Warnings that point to a line of the user's program, past the libraries that called this package."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _said: set[str] = set()
 
 
 def warn_once(text: str) -> None:
-    """Not again in this process."""
+    """Warn, unless this process has given this warning before."""
     if text not in _said:
         _said.add(text)
         warn(text)
 
 
 def warn(text: str) -> None:
-    """A HorovodWarning, attributed to the innermost line that is neither torch's nor ours."""
+    """Give a HorovodWarning, attributed to the innermost line that is neither a known library's nor this package's."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         level, frame = level + 1, frame.f_back

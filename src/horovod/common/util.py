@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small helpers that Horovod scripts import from here. What asks about builds answers for this one engine."""
+"""Small helpers that Horovod scripts import from here. Questions about builds are answered for this one engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 
 def _cache(f: Callable[..., T]) -> Callable[..., T]:
-    """A decorator: the function is called once for each set of arguments."""
+    """Decorate a function so that it is called once for each set of arguments."""
     return functools.cache(f)
 
 
@@ -48,7 +48,7 @@ def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 - the
 
 @contextlib.contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Environment variables for the length of a with block; None removes one."""
+    """Set environment variables for a with block; None removes a variable."""
     before = {name: os.environ.get(name) for name in kwargs}
     _set_environment(kwargs)
     try:
@@ -66,8 +66,11 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
-    """The rule for the old `average` argument; the numbers of the reduce operations are the same in all doors."""
-    from horovod.common.rules import resolve_op  # late: it needs NumPy, which this module can do without
+    """Return the function for the old `average` argument.
+
+    `reduce_ops` is ignored, because reduce operations have the same numbers in all framework APIs.
+    """
+    from horovod.common.rules import resolve_op  # imported late because it needs NumPy, and this module does not
 
     return resolve_op
 
@@ -86,7 +89,7 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
-    """Nothing to check: the engine is built against no framework."""
+    """Raise `exception`, if any. There is no version to check, because the engine is built against no framework."""
     if exception is not None:
         raise exception
 
@@ -117,19 +120,19 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI can move tensors in jobs that mpirun starts: mpi4py is installed."""
+    """Return True if MPI can move tensors in jobs that mpirun starts, which needs mpi4py."""
     from horovod.common import mpi_library
 
     return mpi_library.is_installed()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """True: the engine does what scripts ask Gloo for (a TCP controller and CPU collectives without MPI)."""
+    """Return True: the engine replaces Gloo (a TCP controller and CPU collectives without MPI)."""
     return True
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """NCCL's version number (22809 is 2.28.9), 0 if none is installed here. It is opened when it is needed."""
+    """Return NCCL's version number (22809 is 2.28.9), or 0 if none is installed. NCCL is loaded when it is needed."""
     from horovod.common import nccl_library
 
     return nccl_library.version()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine asks about a thread that has waited in it for a while: where it is, and who else could call.
+"""Answers to the engine about a thread that has waited in it for a while: where it waits, and which threads could call.
 
-Ranks that wait for each other fail at once only if nothing could release them. So whatever might call Horovod, now or
-later, has to be known: every Python thread might, but for a few that are known never to. Threads that have not called
-so far are named: the ranks fail after a while in spite of them.
+Ranks that wait for each other fail at once only if no thread could release them. So every thread that might call
+Horovod must be known: any Python thread might, except a few known kinds. Threads that have not called so far are named,
+and the ranks fail after a while in spite of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import weakref
 from collections.abc import Iterable
 from types import FrameType
 
-# Modules whose threads do only what they are there for: they call nothing that a user wrote.
+# Modules whose threads never call functions of the user.
 _NEVER_CALL = frozenset(
     {
         "horovod.common.rendezvous.server",
-        "multiprocessing.queues",  # hands data to the workers of a data loader
+        "multiprocessing.queues",  # sends data to the workers of a data loader
         "multiprocessing.resource_sharer",
         "tensorboard.summary.writer.event_file_writer",
         "torch._inductor.compile_worker.subproc_pool",
@@ -40,29 +40,33 @@ _initializer: weakref.ref[threading.Thread] | None = None
 
 
 def frameworks_submit() -> None:
-    """From now on threads of a framework may call the engine whenever they like, without Python knowing of it."""
+    """Record that a framework's own threads may call the engine at any time, unknown to Python."""
     global _frameworks_submit
     _frameworks_submit = True
 
 
 def note_initializer() -> None:
-    """Remember the thread that calls hvd.init(): it calls Horovod, even if it leaves the collectives to others."""
+    """Remember the thread that calls hvd.init().
+
+    It is known to call Horovod, even if other threads call the collectives.
+    """
     global _initializer
     _initializer = weakref.ref(threading.current_thread())
 
 
 def told(thread: int) -> str:
-    """Return what the engine's tell_block asks about a thread that waits.
+    """Return the answer to the engine's tell_block about a thread that waits.
 
-    First '1' if nothing else here could submit anything or end the wait; '2' if there are other threads of which only
-    the engine can know whether they have called; else '0'. Then the line at which it waits; with '2' also, after a line
-    feed, the names of the other threads.
+    The first character is '1' if no other thread here could submit an operation or end the wait, '2' if there are other
+    threads and only the engine knows whether they have called, else '0'. The line at which the thread waits follows.
+    After '2', a line feed and the names of the other threads follow.
     """
     frames = sys._current_frames()
     own = frames.pop(thread, None)
     frames.pop(threading.get_ident(), None)
     others = {ident: frame for ident, frame in frames.items() if not _never_calls(frame)}
-    gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # signal.alarm(), whose handler raises TimeoutError
+    # A timer such as signal.alarm() may end the wait, because its handler can raise.
+    gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0
     initializer = _initializer() if _initializer is not None else None
     has_caller = initializer is not None and initializer.ident in others
     if own is None or _frameworks_submit or gives_up or has_caller:
@@ -71,7 +75,7 @@ def told(thread: int) -> str:
 
 
 def _listed(threads: Iterable[tuple[int, FrameType]]) -> str:
-    """The names of threads and where they are, the first few of them."""
+    """Return the names and lines of the first few threads."""
     known = {thread.ident: thread.name for thread in threading.enumerate()}
     texts = []
     for ident, frame in threads:
@@ -84,7 +88,7 @@ def _listed(threads: Iterable[tuple[int, FrameType]]) -> str:
 
 
 def _never_calls(frame: FrameType) -> bool:
-    """Whether what a thread was started for is in one of those modules."""
+    """Return True if the thread was started by one of the modules in _NEVER_CALL."""
     begins = ""
     outer: FrameType | None = frame
     while outer is not None:
@@ -95,7 +99,7 @@ def _never_calls(frame: FrameType) -> bool:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """The innermost line of the user's own program; of a library if there is none."""
+    """Return the innermost line of the user's own program, or of a library if there is none."""
     in_library = ""
     while frame is not None:
         path = frame.f_code.co_filename
@@ -109,10 +113,10 @@ def line_of(frame: FrameType | None) -> str:
 
 
 def _shown(path: str) -> str:
-    """As users would name it where the program was started; elsewhere its last part is enough to find it."""
+    """Return a path relative to the current folder, or only its last part if the file is elsewhere."""
     try:
         start = os.path.join(os.getcwd(), "")
-    except OSError:  # the directory is gone
+    except OSError:  # the current folder was deleted
         start = ""
     if start and path.startswith(start):
         return path[len(start) :]

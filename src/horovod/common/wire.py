@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression that the engine does by itself: float32 is converted while it is staged, which costs next to nothing.
+"""Compression by the engine: it converts float32 while it stages the values, which costs almost nothing.
 
-To ranks on other hosts such a tensor is one of the smaller type. A world on one host has nothing to save: there the
-engine leaves float32 as it is, unless results must not depend on how ranks lie on hosts (HOROVOD_DETERMINISTIC).
+To other ranks, such a tensor has the smaller type. In a world on one host that would save nothing, so the engine keeps
+float32 there, unless results must not depend on the placement of ranks (HOROVOD_DETERMINISTIC).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _types: dict[type, int] = {}
 
 
 def travels_as(name: str) -> Callable[[C], C]:
-    """Marks a compressor that rounds floating-point tensors to a type, and does nothing else."""
+    """Mark a compressor that only rounds floating-point tensors to a type, so that the engine can do it instead."""
 
     def mark(compressor: C) -> C:
         _types[compressor] = ID_BY_NAME[name]
@@ -28,5 +28,8 @@ def travels_as(name: str) -> Callable[[C], C]:
 
 
 def wire_of(compression: Any) -> int:
-    """The type that the engine is to carry float32 as. A user's compressor, even one made from ours, does its own."""
+    """Return the id of the type in which the engine sends float32 for this compressor.
+
+    Return AS_IT_IS for a user's compressor, even one derived from ours, because it compresses by its own code.
+    """
     return _types.get(compression, AS_IT_IS) if isinstance(compression, type) else AS_IT_IS

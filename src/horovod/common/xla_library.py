@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The XLA handlers (libhvd_xla), for every door whose framework compiles with XLA."""
+"""The library of XLA handlers (libhvd_xla), for every framework that compiles with XLA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = Path(__file__).parents[1] / "libhvd_xla.so"
 
 
 class XlaLibrary:
-    """The loaded library. An Observer of the context, which tells it what process sets are alive."""
+    """The loaded library. As an Observer of the context, it learns which process sets are registered."""
 
     def __init__(self) -> None:
         self.handlers = library = ctypes.CDLL(str(PATH))
@@ -34,7 +34,7 @@ class XlaLibrary:
         return rank if rank >= 0 else None
 
     def register(self, api: int) -> bool:
-        """Give the handlers to the XLA that has this table of functions (XLA_FFI_Api*); False if it refused them."""
+        """Register the handlers with the XLA that has this table of functions (XLA_FFI_Api*). False if XLA refused."""
         return bool(self.handlers.hvd_xla_register(api, TARGET.encode()))
 
     def bound(self, process_set: ProcessSet) -> None:

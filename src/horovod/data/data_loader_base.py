@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A base class for data loaders, and a mixin that lets a thread load batches ahead of their use."""
+"""Base class for data loaders, and a mixin that loads batches ahead of their use in a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-_CLOSE_LIMIT_S = 5.0  # how long closing waits for a loader that is busy with one batch
+_CLOSE_LIMIT_S = 5.0  # limit for closing, which waits for a loader that is busy with a batch
 
 
 class BaseDataLoader:
@@ -26,7 +26,7 @@ class BaseDataLoader:
         raise NotImplementedError
 
     def _process_batch(self, batch: Any) -> Any:
-        """Called by whoever uses the batch, in its own thread: the place to move it to a device."""
+        """Change a batch, for example move it to a device. Called in the thread that uses the batch."""
         return batch
 
 
@@ -71,7 +71,7 @@ class AsyncDataLoaderMixin:
 
 
 class _ReadAhead:
-    """A thread that runs an iterator and the bounded queue of what it gave."""
+    """Thread that runs an iterator, and a bounded queue of the batches."""
 
     def __init__(self, start: Any, limit: int) -> None:
         self._start = start
@@ -88,7 +88,7 @@ class _ReadAhead:
             for batch in self._start():
                 if not self._put(batch):
                     break
-        except BaseException as error:  # raised again where the batches are used
+        except BaseException as error:  # raised again in the thread that uses the batches
             self._failure = error
         with self._changed:
             self._ended = True

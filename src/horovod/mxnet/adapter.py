@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXNet arrays as the door sees them: handle, shape, dtype. Where elements are is known only when MXNet gets there."""
+"""MXNet arrays as this API sees them: handle, shape, dtype.
+
+The address of an array's memory is known only when MXNet runs the operation.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from horovod.common.arrays import NumpyAdapter
 from horovod.common.dtypes import ID_BY_DTYPE
 from horovod.common.ops import Description
 
-NDArray = Any  # mx.nd.NDArray; MXNet has no types
+NDArray = Any  # mx.nd.NDArray; MXNet has no type hints
 
 
 class MXNetAdapter:
-    """See horovod.common.ops.Adapter; for an address stands the array's handle."""
+    """Implementation of horovod.common.ops.Adapter. The array's handle is used in place of an address."""
 
     @staticmethod
     def source(array: NDArray) -> Description:
@@ -49,17 +52,17 @@ class MXNetAdapter:
 
 
 def empty(like: NDArray, shape: tuple[int, ...]) -> NDArray:
-    """A new array of the same kind (mx.nd or mx.np), dtype and context."""
+    """Return a new array of the kind (mx.nd or mx.np), dtype and context of `like`."""
     if isinstance(like, mx.np.ndarray):
         return mx.np.empty(shape, dtype=like.dtype, ctx=like.context)
     if 0 not in shape:
         return mx.nd.empty(shape, ctx=like.context, dtype=like.dtype)
-    with mx.util.np_shape(True):  # else a 0 in a shape stands for "not known yet"
+    with mx.util.np_shape(True):  # otherwise a 0 in a shape means "not known yet"
         return mx.nd.empty(shape, ctx=like.context, dtype=like.dtype)
 
 
 def refuse(array: Any) -> NoReturn:
-    """Say why the engine cannot work on an array."""
+    """Raise the error that explains why the engine cannot work on an array."""
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"Expected an mxnet.nd.NDArray, not {type(array).__name__}")
     if array.stype != "default":

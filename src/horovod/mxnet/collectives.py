@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives of this door: those of horovod.common.ops, handed to MXNet's queue instead of the engine.
+"""Collectives of the MXNet API: those of horovod.common.ops, submitted to MXNet's queue instead of the engine.
 
-Arrays have their shape from the start here, so where results depend on what other ranks bring (allgather, alltoall),
-shapes are exchanged first, while the caller waits. The data then goes through the queue like everything else; where the
-shapes do not fit together, the caller waits for the error too.
+MXNet's arrays have their shape from the start. So if a result's shape depends on other ranks (allgather, alltoall),
+ranks exchange shapes first, while the caller waits. The data then goes through the queue. If shapes do not fit
+together, the caller also waits for the error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from horovod.common.process_sets import Membership, ProcessSet
 from horovod.mxnet.adapter import MXNetAdapter, NDArray, empty
 from horovod.mxnet.queue import Queue
 
-Kind: TypeAlias = tuple[int, tuple[int, ...]]  # dtype and shape
+Kind: TypeAlias = tuple[int, tuple[int, ...]]  # dtype and shape of an array
 
 _sizes: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 
 
 class QueuedCollectives(Collectives[NDArray]):
-    """Operations are only queued: `output` of what they return is the result, to be computed as any other of MXNet."""
+    """Collectives that are only queued. The `output` of a Pending is the result, which MXNet computes later."""
 
     def __init__(self) -> None:
         super().__init__(default_context, MXNetAdapter())
@@ -65,7 +65,7 @@ class QueuedCollectives(Collectives[NDArray]):
         place = TensorLocation(dtype, shape, handle, output.handle.value)
         self.queue.submit(member.id, full_name, EngineCall(ALLGATHER), place)
         if not _agree(told):
-            output.wait_to_read()  # raises
+            output.wait_to_read()  # raises the error of the operation
         return Pending(self.queue, 0, full_name, tensor, output)
 
     def _grouped_allgather(self, member: Membership, call: Call, tensors: Sequence[NDArray]) -> Pending:
@@ -87,11 +87,11 @@ class QueuedCollectives(Collectives[NDArray]):
         ]
         self.queue.submit_group(member.id, full_name, names, EngineCall(ALLGATHER), locations)
         if not _agree(told):
-            outputs[0].wait_to_read()  # raises
+            outputs[0].wait_to_read()  # raises the error of the operation
         return Pending(self.queue, 0, full_name, tensors, tuple(outputs))
 
     def _tell_all(self, mine: list[Kind], full_name: str, process_set: ProcessSet) -> list[list[Kind]]:
-        """What every rank of the set brings to an allgather, rank by rank."""
+        """Return the dtypes and shapes that every rank of the set passes to an allgather, by rank."""
         numbers = _encoded(mine)
         call = Call(ALLGATHER, process_set, f"{full_name}.sizes")
         pending = _sizes.start(call, [np.array([len(numbers), *numbers], np.int64)], will_wait=True)
@@ -126,7 +126,7 @@ class QueuedCollectives(Collectives[NDArray]):
         place = TensorLocation(dtype, shape, handle, output.handle.value)
         self.queue.submit(member.id, full_name, EngineCall(ALLTOALL), place, list(sizes))
         if not _agree(told):
-            output.wait_to_read()  # raises
+            output.wait_to_read()  # raises the error of the operation
         splits = self.adapter.splits_tensor(received, call.splits)
         return Pending(self.queue, 0, full_name, tensor, (output, splits))
 
@@ -145,12 +145,18 @@ def _decoded(numbers: Sequence[int]) -> list[Kind]:
 
 
 def _agree(told: Sequence[Sequence[Kind]]) -> bool:
-    """Whether all ranks bring the same but for the number of rows. Where they do not, the engine says so in detail."""
+    """Return True if the arrays of all ranks differ only in their number of rows.
+
+    If they do not, the engine raises an error with the details.
+    """
     return len({tuple((dtype, shape[1:]) for dtype, shape in theirs) for theirs in told}) == 1
 
 
 def plain(tensor: NDArray) -> NDArray:
-    """A copy of an array that may lie in a layout of oneDNN's, as convolutions leave it; any other array itself."""
+    """Return a copy of an array that may have a layout of oneDNN, as convolutions produce it.
+
+    Return any other array itself.
+    """
     if not isinstance(tensor, mx.nd.NDArray) or len(tensor.shape) < 3 or tensor.stype != "default":
         return tensor
     output = empty(tensor, tensor.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of MXNet arrays on their way through a collective. Users may bring their own Compressor."""
+"""Compressors of MXNet arrays for collectives. Users may pass their own Compressor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Sends arrays as they are."""
+    """Compressor that sends arrays as they are."""
 
     @staticmethod
     def compress(tensor: NDArray) -> tuple[NDArray, Any]:
@@ -36,7 +36,7 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Sends floating-point arrays as float16."""
+    """Compressor that sends floating-point arrays as float16."""
 
     @staticmethod
     def compress(tensor: NDArray) -> tuple[NDArray, Any]:

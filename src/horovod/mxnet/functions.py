@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions built on the operations: objects from one rank, or from all, to all."""
+"""Functions built on the operations: exchange of objects."""
 
 from horovod.common.objects import allgather_object as allgather_object
 from horovod.common.objects import broadcast_object as broadcast_object

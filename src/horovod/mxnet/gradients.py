@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients summed over the ranks of a set, in place. The mean comes with the optimizer's rescale_grad."""
+"""In-place sum of gradients over the ranks of a set. The optimizer's rescale_grad turns the sum into a mean."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ Named = list[tuple[str, int, NDArray]]  # name, priority, gradient
 class _Names:
     """Names under which this process has reduced gradients in each process set of this world.
 
-    Two trainers that are given no prefix have equal names, and their gradients may be under way together.
+    Two trainers without a prefix have equal names, and their gradients may be in flight together.
     """
 
     def __init__(self) -> None:
         self._taken: dict[tuple[int, str], Reducer] = {}
-        self._begun: dict[tuple[int, str], list[list[int]]] = {}  # by digest: every rank's values, for each reducer
+        # By set and digest: for each reducer, the `values` of every rank.
+        self._begun: dict[tuple[int, str], list[list[int]]] = {}
         default_context.observe(self)
 
     def bound(self, process_set: ProcessSet) -> None:
-        if process_set is global_process_set:  # a new world, in which some ranks may be new
+        if process_set is global_process_set:  # a new world has begun, and some of its ranks may be new
             self._taken, self._begun = {}, {}
 
     def unbound(self, process_set: ProcessSet) -> None:
@@ -42,10 +43,10 @@ class _Names:
     def agree(
         self, reducer: Reducer, process_set: ProcessSet, names: list[str], contents: str, values: int, is_first: bool
     ) -> str:
-        """Compare contents with the other ranks, and return the suffix that keeps the reducer's names apart.
+        """Compare contents with the other ranks, and return the suffix that keeps this reducer's names unique.
 
         Every rank of the set calls this when one of its reducers has gradients under these names for the first time.
-        `values` is a checksum of the parameters, or 0: it tells equal networks apart.
+        `values` is a checksum of the parameters, or 0. It distinguishes networks of equal form.
         """
         number = process_set.process_set_id or 0
         digest = contents[-CHECKSUM_DIGITS:]
@@ -84,9 +85,9 @@ _names = _Names()
 
 
 class Reducer:
-    """How an optimizer or a trainer has its gradients reduced.
+    """Settings and names with which an optimizer or a trainer reduces its gradients.
 
-    `scale` is what makes the mean of the sum: rescale_grad is multiplied by it, which costs nothing.
+    `scale` turns the sum into the mean: rescale_grad is multiplied by it, which costs nothing.
     """
 
     def __init__(
@@ -108,9 +109,13 @@ class Reducer:
         self._suffix = ""
 
     def reduce(self, named: Named, parameters: Sequence[Any] = ()) -> None:
-        """Reduce gradients in place; `parameters` are gluon's, if it is a trainer that reduces them.
+        """Reduce gradients in place.
 
-        Earlier layers have higher priority: the next forward pass needs them first.
+        Earlier layers have higher priority, because the next forward pass needs them first.
+
+        Args:
+            named: Name, priority and gradient of each parameter.
+            parameters: gluon's parameters, if a trainer calls this.
         """
         if not self.active or not named:
             return
@@ -131,7 +136,7 @@ class Reducer:
                 self._compression.decompress(array, ctx).copyto(gradient)
 
     def _agree(self, named: Named, parameters: Sequence[Any]) -> None:
-        """Settle with the other ranks, once for each list of names, what is reduced under which names."""
+        """Compare with the other ranks what is reduced under which names, once for each list of names."""
         world = self._set.membership.world if self._set.membership else None
         if world is not self._world:
             self._world, self._suffix = world, ""
@@ -139,7 +144,7 @@ class Reducer:
         names = [name for name, _, _ in named]
         if tuple(names) in self._agreed:
             return
-        # MXNet numbers the layers of a process, and ranks may have made different ones before.
+        # MXNet numbers the layers in each process, and ranks may have made different layers before.
         shown = [re.sub(r"\d+", "", parameter.name) for parameter in parameters] or names
         contents = described(
             [

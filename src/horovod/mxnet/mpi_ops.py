@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the MXNet API: names, signatures, defaults and errors of Horovod's contract.
+"""The operations of the MXNet API, with the names, signatures, defaults and errors of Horovod's MXNet API.
 
-All return at once, as MXNet's own functions do; a failure is raised where a result is waited for (wait_to_read,
-asnumpy, mx.nd.waitall), or by the call if that has to hear from the other ranks first (allgather, alltoall). Functions
-that end in an underscore write into the array they get. `priority` is MXNet's.
+All functions return at once, as MXNet's own functions do. A failure is raised where the program waits for a result
+(wait_to_read, asnumpy, mx.nd.waitall). allgather and alltoall exchange sizes first, so they may raise themselves.
+Functions whose names end in an underscore write into the given array. `priority` is MXNet's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def shutdown() -> None:  # type: ignore[no-redef]  # instead of the other doors'
 
 
 def _result(call: Call, tensors: Sequence[NDArray], priority: int) -> Any:
-    """What MXNet will compute, as soon as it is queued."""
+    """Queue the call and return the array that MXNet will compute."""
     _collectives.queue.priority = priority
     try:
         return _collectives.start(call, tensors).output
@@ -136,7 +136,7 @@ def grouped_allreduce_(
     return list(_result(call, tensors, priority))
 
 
-# Movements
+# Allgather, broadcast, alltoall
 
 
 def allgather(

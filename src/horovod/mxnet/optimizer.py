@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer that sums its gradients over all ranks before each update: for Module, and for loops of one's own."""
+"""Optimizer that sums its gradients over all ranks before each update, for Module and for custom training loops."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        # Not super().__init__: every attribute is the wrapped optimizer's.
+        # super().__init__ is not called, because every attribute is the wrapped optimizer's.
         self._optimizer = optimizer
         self._reducer = Reducer(gradient_predivide_factor, num_groups, process_set)
         optimizer.rescale_grad *= self._reducer.scale
 
     def __getattr__(self, item: str) -> Any:
-        if item == "_optimizer":  # while unpickling there is none yet
+        if item == "_optimizer":  # there is no `_optimizer` yet during unpickling
             raise AttributeError(item)
         return getattr(self._optimizer, item)
 
@@ -38,7 +38,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
         )
 
     def unwrap(self) -> Any:
-        """The optimizer as it was before."""
+        """Return the wrapped optimizer, with its original rescale_grad."""
         self._optimizer.rescale_grad /= self._reducer.scale
         return self._optimizer
 
@@ -67,7 +67,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
 
 
 def _named(index: Any, grad: Any) -> Named:
-    """An updater gives one parameter, or lists of several."""
+    """Return name, priority and gradient of each parameter. An updater passes one parameter or lists."""
     if not isinstance(index, (list, tuple)):
         return [(str(index), _priority(index), grad)]
     return [(str(one), _priority(one), gradient) for one, gradient in zip(index, grad, strict=True)]

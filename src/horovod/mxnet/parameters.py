@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters from one rank to all; those whose shape is not known yet follow when the first batch makes them."""
+"""Broadcast of parameters. Parameters without a known shape are broadcast once the first batch creates them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
 
 
 def _arrays_of(parameter: Any, name: str) -> Any:
-    """A parameter's array in each context; None if its shape is still to be found."""
+    """Return the parameter's array in each context; None if its shape is not known yet."""
     try:
         return parameter.list_data()
     except _DeferredInitializationError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives in MXNet's own queue (engine/bindings/mxnet): they start when MXNet has computed their arrays.
+"""Collectives in MXNet's own queue (engine/bindings/mxnet). They start when MXNet has computed their inputs.
 
-Callers get results at once, as from any MXNet function; a failure is raised where a result is waited for.
+Callers get results at once, as from any MXNet function. A failure is raised where the program waits for a result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIBRARY_PATH = str(Path(__file__).parents[1] / "libhvd_mxnet.so")
 
 def _load() -> ctypes.CDLL:
     if not mx.__version__.startswith("1."):
-        # Their queue calls back in another way, so this would not fail but crash.
+        # In other versions the queue calls back in another way, so this would crash instead of failing.
         raise ImportError(f"horovod.mxnet works with MXNet 1.9, not with {mx.__version__}: pip install mxnet==1.9.1")
     library = ctypes.CDLL(LIBRARY_PATH)
     library.hvd_mxnet_use.argtypes = [ctypes.c_void_p]
@@ -66,15 +66,18 @@ def _load() -> ctypes.CDLL:
 
 
 library = _load()
-waits.frameworks_submit()  # threads of MXNet's queue
+waits.frameworks_submit()  # the threads of MXNet's queue submit operations
 
 
 class HorovodArgumentError(MXNetError, ValueError):  # type: ignore[misc]
-    """Arguments that cannot be: a ValueError as in all APIs, and what MXNet's own operations raise."""
+    """Error for invalid arguments.
+
+    It is a ValueError as in all framework APIs, and an MXNetError as in MXNet's own operations.
+    """
 
 
 def _failure(text: str) -> HorovodInternalError:
-    """The exception for what Task::Note wrote: `class: lost rank, operation`, then the text."""
+    """Return the exception for a text of the native library: `class: lost rank, operation`, then the message."""
     first, _, message = text.partition("\n")
     kind, _, about = first.partition(": ")
     rank, _, operation = about.partition(" ")
@@ -82,23 +85,26 @@ def _failure(text: str) -> HorovodInternalError:
     return made(message, lost_rank=None if rank.startswith("-") else int(rank), operation=operation)
 
 
-# MXNet raises what is registered under the name that an error's text starts with.
+# MXNet raises the class that is registered under the first word of an error's text.
 mx.error.register("HorovodArgumentError", lambda text: HorovodArgumentError(text.partition(": ")[2]))
 mx.error.register("HorovodInternalError", _failure)
 mx.error.register("HorovodMismatchError", _failure)
 
 
 class Queue:
-    """Takes calls in a World's stead and lets MXNet submit them. Its handles are 0: nobody waits for them."""
+    """Object that takes a World's calls and lets MXNet submit them.
+
+    All its handles are 0, because callers wait for MXNet's arrays instead.
+    """
 
     def __init__(self) -> None:
         self._world: World | None = None
         self.priority = 0
 
     def aim(self, world: World) -> None:
-        """From now on for this world."""
+        """Submit to this world from now on."""
         if world is not self._world:
-            settle()  # nothing in the queue may know the old world when it goes
+            settle()  # operations in the queue must not refer to the old world after it is freed
             self._world = world
 
     def submit(
@@ -116,13 +122,13 @@ class Queue:
             _add(task, name, call, tensor, ())
         return self._push(task)
 
-    # Results are MXNet's arrays, and MXNet waits for them.
+    # These methods do nothing, because results are MXNet's arrays, and MXNet waits for them.
 
     def poll(self, handle: int) -> bool:
         return True
 
     def wait(self, handle: int) -> None:
-        """Nothing to wait for here."""
+        """Do nothing, because MXNet waits for its arrays."""
 
     finish = release = wait
 
@@ -155,7 +161,7 @@ def _array(numbers: Sequence[int]) -> Any:
 
 
 def settle() -> None:
-    """Wait until MXNet's queue is empty; what fails in it now has nobody left to tell."""
+    """Wait until MXNet's queue is empty. Errors of operations in it are dropped, because no caller waits for them."""
     try:
         mx.nd.waitall()
     except (RuntimeError, ValueError, NotImplementedError):
@@ -163,7 +169,7 @@ def settle() -> None:
 
 
 def leave() -> None:
-    """Shut down. What this rank has queued still runs first, for the others count on it, unless it is failing."""
+    """Shut down. Run what is queued first, because the other ranks wait for it, unless this rank is failing."""
     threads_at_exit.prepare_threads()
     if default_context.is_initialized and sys.exc_info()[0] is None and not hasattr(sys, "last_value"):
         settle()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gluon's Trainer with its gradients summed over all ranks instead of through a kvstore."""
+"""gluon's Trainer whose gradients are summed over all ranks instead of through a kvstore."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy API: `import horovod.numpy as hvd`. For your own autograd engine, and for everything without one."""
+"""The NumPy API: `import horovod.numpy as hvd`. Use it with your own autograd engine, or without any framework."""
 
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.numpy import elastic, mpi_ops

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allreduce of NumPy arrays by int8, without a memory: what leaves a host travels as 8-bit numbers."""
+"""Allreduce of NumPy arrays with int8 compression, without residuals: values that leave a host are sent as 8 bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from horovod.common.supported_methods import method_in
 
 Run: TypeAlias = Callable[[Call, Sequence[Array]], Any]
 
-METHODS = (Int8,)  # that allreduce takes
+METHODS = (Int8,)  # methods that allreduce supports
 
 
 def codec(method: CompressionMethod) -> Codec:
@@ -44,8 +44,9 @@ class Exchange:
     """One compressed allreduce.
 
     Attributes:
-        call: The allreduce, as it is without compression.
-        run: Runs a call and returns its result.
+        method: The compression method.
+        call: The allreduce as it would be without compression.
+        run: Function that runs a call and returns its result.
     """
 
     method: CompressionMethod
@@ -53,7 +54,10 @@ class Exchange:
     run: Run
 
     def reduce(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the reduced arrays. Begin with one group of all dense ones, in which ranks compare the methods."""
+        """Return the reduced arrays.
+
+        First reduce all uncompressed arrays as one group. Its description lets ranks compare their methods.
+        """
         hosts, me = self._hosts()
         is_dense = len(hosts) == 1 or (self.method.scope == "host" and len(set(hosts)) == 1)
         chosen = [] if is_dense else [place for place, array in enumerate(arrays) if self._compresses(array)]

@@ -28,11 +28,12 @@ class NumpyState(ObjectState):
 
     def sync(self) -> None:
         saved = self._saved_state
-        # Rank 0 says of what form its arrays are: those of a new worker may have another.
+        # Rank 0 sends the shapes and dtypes of its arrays, because a new worker's arrays may differ.
         forms = {name: (value.shape, value.dtype) for name, value in saved.items() if _is_array(value)}
         others = {name: value for name, value in saved.items() if name not in forms}
         forms, others = self._bcast_object((forms, others))
-        # Into new memory: what was saved stays whole if the sync fails, and while a thread writes it to disk.
+        # Receive into new memory, because the saved arrays must stay intact if the sync fails, and while a thread
+        # writes them.
         arrays = {name: saved[name] if self._rank() == 0 else np.empty(*form) for name, form in forms.items()}
         broadcast_parameters(arrays, 0)
         received = {**arrays, **others}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions built on the operations: objects and parameters from one rank to all."""
+"""Functions built on the operations: exchange of objects, and broadcast of parameters."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of the NumPy API: names, signatures, defaults and errors as in horovod.torch, on NumPy arrays.
 
-Out-of-place functions also take lists and scalars; those that end in an underscore write into the array they get.
-Each function asks the native calls first, which take ordinary arguments at a third of the time and say None to others.
+Out-of-place functions also take lists and scalars. Functions whose names end in an underscore write into the given
+array. Each function first tries a native call, which takes a third of the time. It returns None for arguments that it
+does not support.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ synchronize = default_context.handles.synchronize
 
 
 def _add(pending: Pending) -> int:
-    """A handle for an operation whose arrays must stay as they are: NumPy resizes none that has a weak reference."""
+    """Return a handle for an operation whose arrays must not be resized while it runs.
+
+    NumPy does not resize an array that has a weak reference.
+    """
     arrays = pending.keep if isinstance(pending.keep, tuple) else (pending.keep,)
     references = [weakref.ref(array) for array in arrays]
     pending.lies_still = lambda: all(reference() is not None for reference in references)
@@ -101,7 +105,7 @@ def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:
 
 
 def _compress(array: Array, compression: type[Compressor], wire: int) -> tuple[Array, Any]:
-    """What the engine carries as `wire` stays as it is, and needs no decompress either."""
+    """Compress an array, unless the engine sends it as `wire`. The engine then converts it, so no context is needed."""
     return (array, None) if wire and array.dtype == np.float32 else compression.compress(array)
 
 
@@ -438,7 +442,7 @@ def grouped_reducescatter_async(
     return _begin(call, [as_array(tensor) for tensor in tensors])
 
 
-# Meetings
+# Barrier and join
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process joins the other ranks and a world comes to life, whoever started them."""
+"""Setup of a world: how a process finds and connects to the other ranks, for each way to start them."""

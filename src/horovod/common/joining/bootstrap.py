@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings a world to life: opens the engine's listeners, meets the other ranks, connects to them."""
+"""Setup of a world: open the engine's listeners, meet the other ranks at the rendezvous, and connect to them."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ if TYPE_CHECKING:
 
 
 class WorldFailedError(HorovodInitializationError):
-    """A rank was lost between its arrival and the end of hvd.init(); an elastic driver has another place."""
+    """Error of hvd.init() if a rank was lost before it finished. The elastic driver then assigns a new place."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What hvd.init() was asked for, beside settings."""
+    """Arguments of hvd.init(), and what an elastic worker brings along."""
 
     process_sets: Sequence[tuple[int, ...]] = ()
-    by_communicator: bool = False  # some of the sets: they may differ between ranks, each of which knows only its own
-    comm: Any = None  # of MPI, if the world is made from one
-    mpi: str | None = None  # why MPI cannot move tensors here; empty if it can; None: nobody asked for it
-    heritage: Mapping[str, Any] | None = None  # of a worker of an elastic job: what it has from earlier generations
-    tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
+    by_communicator: bool = False  # True if some sets come from communicators; the sets of ranks may then differ
+    comm: Any = None  # MPI communicator from which to make the world, or None
+    mpi: str | None = None  # why MPI cannot move tensors here; empty if it can; None if the user has not asked for it
+    heritage: Mapping[str, Any] | None = None  # process sets of an elastic worker from earlier generations, or None
+    tuning: Mapping[str, int] | None = None  # values that the autotuner found in earlier generations
 
 
 @dataclass(frozen=True)
 class Started:
-    """A connected world, and what was learnt from the other ranks."""
+    """A connected world, and what the other ranks have reported."""
 
     world: World
     topology: Topology
     homogeneous: bool
-    process_sets: Sequence[tuple[int, ...]] = ()  # that all ranks register, in this order
-    jobs: bool = False  # whether MPI moves what it can
-    main: tuple[str, int] | None = None  # rank 0's address, and a port that is free there; None: nobody asked
-    heritages: Sequence[Mapping[str, Any]] = ()  # in an elastic job: what every rank has from earlier generations
-    tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
-    hosts: Sequence[str] = ()  # of all ranks
+    process_sets: Sequence[tuple[int, ...]] = ()  # sets that all ranks register, in this order
+    jobs: bool = False  # True if MPI moves tensors where it can
+    main: tuple[str, int] | None = None  # address of rank 0 and a free port there, or None
+    # In an elastic job: the process sets of every rank from earlier generations.
+    heritages: Sequence[Mapping[str, Any]] = ()
+    tuning: Mapping[str, int] | None = None  # values that the autotuner found in earlier generations
+    hosts: Sequence[str] = ()  # host of each rank
 
 
 def start(
@@ -69,7 +70,9 @@ def start(
 ) -> Started:
     """Join the world that `topology` describes. HorovodInitializationError (a ValueError) if that fails.
 
-    `met` is called once all ranks have met, whatever comes of it: this generation is then used up for all of them.
+    Args:
+        met: Called once all ranks have met. From then on the number of this generation is used up on all ranks, even if
+            an error follows.
     """
     failed = WorldFailedError if is_elastic(environ) else HorovodInitializationError
     interfaces = settings.text("HOROVOD_GLOO_IFACE")
@@ -110,16 +113,17 @@ def _start_alone(
 def _introduced(
     settings: Settings, topology: Topology, comm: Any, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
-    """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
+    """Connect to the rendezvous that the environment names, or to one that the ranks agree on."""
     if comm is not None:
         from horovod.common.joining.introduction import introduced_in
 
         with introduced_in(comm, topology, settings, environ) as introduction:
             yield introduction
         return
-    of_outer_job = inside_our_job(environ)  # the rendezvous that the environment names
+    of_outer_job = inside_our_job(environ)  # the environment names the rendezvous of the outer job
     if topology.by_foreign_launcher and (of_outer_job or not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR")):
-        from horovod.common.joining.introduction import introduced  # late: jobs of horovodrun start quicker without it
+        # Imported late so that jobs of horovodrun start faster.
+        from horovod.common.joining.introduction import introduced
 
         with introduced(topology, settings, environ) as introduction:
             yield introduction
@@ -148,7 +152,7 @@ def _start_together(
     address = settings.text("HOROVOD_HOST_ADDRESS") or (
         interface_address(interface) if interface else connection.local_address
     )
-    # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
+    # The listeners open before the ranks meet, so the id must come from values that all ranks know already.
     world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
     world = open_world(settings, topology, generation, address, world_id, place.secret)
     try:
@@ -163,7 +167,7 @@ def _start_together(
         jobs = _agree_on_mpi(infos, topology.rank)
         if jobs:
             world.use_jobs()
-        tuning = infos[0].get("tuning")  # rank 0 was there before, if anybody was
+        tuning = infos[0].get("tuning")  # if any rank was in an earlier generation, rank 0 was
         if tuning:
             world.use_tuning(**tuning)
         world.connect(peers(infos), timeout_s)
@@ -204,7 +208,7 @@ def open_world(
 
 
 def introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
-    """What the other ranks must know about this one."""
+    """Return what the other ranks must know about this one."""
     return {
         "rank": topology.rank,
         "host": topology.host,
@@ -217,7 +221,7 @@ def introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """The same in all containers of a machine, which share its cores; "" where the kernel does not say."""
+    """Return an id that all containers of a machine share, because they share its cores; "" if the kernel has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -230,7 +234,10 @@ def peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, 
 
 
 def _agree_on_mpi(infos: Sequence[Mapping[str, Any]], rank: int) -> bool:
-    """Whether MPI moves tensors: only if it can on all ranks. A value from an old image's build is not a failure."""
+    """Return True if MPI moves tensors, which requires that it can on all ranks.
+
+    Otherwise warn on rank 0. It is not an error, because the setting may come from an old image.
+    """
     words = [info.get("mpi") for info in infos]
     if all(word == "" for word in words):
         return True
@@ -241,9 +248,9 @@ def _agree_on_mpi(infos: Sequence[Mapping[str, Any]], rank: int) -> bool:
 
 
 def _agreed_sets(infos: Sequence[Mapping[str, Any]], rank: int) -> list[tuple[int, ...]]:
-    """Every rank sees the same infos, so either all of them refuse or none does."""
+    """Return the sets that all ranks register. Every rank gets equal infos, so either all ranks raise or none does."""
     if any(info["heritage"]["members"] for info in infos if "heritage" in info):
-        return []  # those of the last generation go on; who is new finds its own among them
+        return []  # the sets of the last generation are kept; new workers find their sets among them
     if any(info.get("sets_by_communicator") for info in infos):
         every = [tuple(ranks) for info in infos for ranks in info["process_sets"]]
         return [ranks for ranks in dict.fromkeys(every) if len(ranks) < len(infos)]
@@ -256,11 +263,11 @@ def _agreed_sets(infos: Sequence[Mapping[str, Any]], rank: int) -> list[tuple[in
     return [tuple(ranks) for ranks in infos[0]["process_sets"]]
 
 
-_servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the other ranks may initialise again later
+_servers: dict[int, Server] = {}  # servers by port, kept after a shutdown, because ranks may call hvd.init() again
 
 
 def serve(place: Rendezvous) -> None:
-    from horovod.common.rendezvous.server import Server  # late: only one rank of few jobs serves
+    from horovod.common.rendezvous.server import Server  # imported late because only rank 0 of few jobs serves
 
     if place.port not in _servers:
         server = Server(place.address, place.port, secret=place.secret)

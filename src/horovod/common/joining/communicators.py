@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.init(comm=...): a world of the ranks of an MPI communicator, or of some ranks of mpirun's; and process sets that
-are made from communicators."""
+"""MPI communicators: hvd.init(comm=...) for a communicator or a list of ranks, and process sets from communicators."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _LOOK_AGAIN_S = 0.005
 
 
 def communicator_of(comm: Any, topology: Topology, environ: Mapping[str, str], timeout_s: float) -> Any:
-    """The communicator of a world that is not simply all ranks; None if it is. ValueError if there cannot be one."""
+    """Return the communicator of a world that is not all ranks; None for all ranks. ValueError for a bad `comm`."""
     if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(topology.size)))):
         return None
     if not hasattr(comm, "Get_rank") and not isinstance(comm, Sequence):
@@ -53,7 +52,7 @@ def _of_ranks(mpi: Any, ranks: list[int], topology: Topology, timeout_s: float) 
         raise ValueError(f"hvd.init(comm={ranks}): the ranks must differ and be from 0 to {topology.size - 1}")
     made: list[Any] = []
     group = mpi.COMM_WORLD.Get_group().Incl(ranks)
-    # It waits for all of them, and cannot be told for how long.
+    # Create_group waits for all these ranks and has no timeout, so it runs in a thread.
     maker = threading.Thread(target=lambda: made.append(mpi.COMM_WORLD.Create_group(group)), daemon=True)
     maker.start()
     maker.join(timeout_s)
@@ -66,7 +65,7 @@ def _of_ranks(mpi: Any, ranks: list[int], topology: Topology, timeout_s: float) 
 
 
 def place_in(comm: Any, topology: Topology) -> Topology:
-    """Who is on which host is learnt when the ranks meet."""
+    """Return the topology with rank and size in the communicator. Local numbers follow when the ranks meet."""
     rank, size = int(comm.Get_rank()), int(comm.Get_size())
     return replace(
         topology, rank=rank, size=size, local_rank=0, local_size=1, cross_rank=rank, cross_size=size,
@@ -75,7 +74,10 @@ def place_in(comm: Any, topology: Topology) -> Topology:
 
 
 def latest_generation(comm: Any, generation: int, timeout_s: float) -> int:
-    """The ranks of a communicator may have initialised before with others, and so differently often."""
+    """Return the highest generation number among the communicator's ranks.
+
+    The ranks may have initialised before with other ranks, so their counts may differ.
+    """
     from array import array
 
     mpi = mpi_library.load()
@@ -94,13 +96,13 @@ def latest_generation(comm: Any, generation: int, timeout_s: float) -> int:
 
 
 def check_mpi(base: Any, topology: Topology, environ: Mapping[str, str]) -> None:
-    """ValueError where a process set cannot be made from a communicator: on all ranks of the job, or on none."""
+    """Raise ValueError if a process set cannot be made from a communicator. All ranks of the job raise, or none."""
     if why_not := mpi_library.unusable(topology, environ) if base is None else "":
         raise ValueError(f"A process set made from an MPI communicator needs MPI, but {why_not}. Pass a list of ranks.")
 
 
 def ranks_in(comm: Any, base: Any) -> list[int]:
-    """The members of a process set's communicator, as ranks of the world; none of COMM_NULL."""
+    """Return the members of a process set's communicator as ranks of the world; none for COMM_NULL."""
     mpi = mpi_library.load()
     if comm == mpi.COMM_NULL:
         return []
@@ -113,11 +115,17 @@ def ranks_in(comm: Any, base: Any) -> list[int]:
 
 
 class NotInWorldError(ValueError):
-    """Other ranks, with communicators of their own, may have nothing to complain of."""
+    """Error for a communicator that contains processes that are not ranks of this world.
+
+    Only this rank sees the error, so it is sent to the other ranks.
+    """
 
 
 def members_or_refusal(find: Callable[[], list[int]]) -> tuple[int, ...] | str:
-    """What a rank tells the others of its communicator: nobody is to wait for one that cannot go on."""
+    """Return this rank's members, or the error text, to send to the other ranks.
+
+    Errors are sent too, so that no rank waits for this one.
+    """
     try:
         return tuple(find())
     except NotInWorldError as error:
@@ -125,7 +133,7 @@ def members_or_refusal(find: Callable[[], list[int]]) -> tuple[int, ...] | str:
 
 
 def all_sets(told: Sequence[tuple[int, ...] | str]) -> list[tuple[int, ...]]:
-    """The sets that all ranks register, from what each of them has told; every rank comes to the same result."""
+    """Return the sets that all ranks register, from what each rank has sent. Every rank computes an equal result."""
     for rank, one in enumerate(told):
         if isinstance(one, str):
             raise ValueError(f"hvd.add_process_set() failed: rank {rank} says: {one}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of an elastic job: it has a birth id for life, and asks the driver for its place before each generation."""
+"""Connection of an elastic worker to its driver. A worker keeps its id, and asks for its place in each generation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
 _LEFT = "Horovod has been shut down"
 _RAISED = re.compile(r"rank \d{1,9} raised ")
 _NAMED_LOSS = re.compile(r"rank (\d{1,9}) is lost")
-_PATIENCE_S = 864_000.0  # the driver has time limits of its own, and its end closes the connection
+# Ten days, because the driver has time limits of its own, and the connection closes when it ends.
+_PATIENCE_S = 864_000.0
 
 
 def is_elastic(environ: Mapping[str, str]) -> bool:
-    """Whether an elastic driver has started this process."""
+    """Return True if an elastic driver has started this process."""
     return bool(environ.get(BIRTH_VARIABLE))
 
 
@@ -36,10 +37,10 @@ def birth_id(environ: Mapping[str, str]) -> int:
 
 
 def worker_variables(birth: int, host: str, place: place_variables.HasPlace) -> dict[str, str]:
-    """Return what the environment of one worker holds beside that of all workers of the job.
+    """Return the environment variables of one worker, in addition to those of all workers of the job.
 
     Args:
-        birth: The worker's number.
+        birth: The worker's id.
         host: The name of its host.
         place: The place that the driver plans for it.
     """
@@ -53,9 +54,11 @@ def worker_variables(birth: int, host: str, place: place_variables.HasPlace) -> 
 
 @dataclass(frozen=True)
 class ElasticPlace:
-    """`address`: where other hosts reach this worker; None: it knows that already.
+    """Place of a worker in one generation.
 
-    `seen`: the newest checkpoints that any worker of the job has seen.
+    Attributes:
+        address: Address at which other hosts reach this worker; None if the environment has it already.
+        seen: The newest checkpoints that any worker of the job has seen.
     """
 
     topology: Topology
@@ -64,7 +67,7 @@ class ElasticPlace:
     seen: tuple[SeenFile, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        """For scripts that read their place in the environment, as Horovod's workers may."""
+        """Return the variables with this place, for scripts that read them as Horovod's workers may."""
         found = place_variables.variables(self.topology)
         return found if self.address is None else found | {"HOROVOD_HOST_ADDRESS": self.address}
 
@@ -72,9 +75,12 @@ class ElasticPlace:
 def take_place(
     settings: Settings, environ: Mapping[str, str], lost: Loss | None, *, fresh: bool, seen: Sequence[SeenFile] = ()
 ) -> ElasticPlace:
-    """Wait for the driver's word. `lost`: the loss that has ended this worker's last world, if it was that.
+    """Wait until the driver assigns a place to this worker.
 
-    `fresh`: this worker was never handed the state of the training. `seen`: the newest checkpoints it knows of.
+    Args:
+        lost: The loss that ended this worker's last world, if there was one.
+        fresh: True if this worker has never received the training's state.
+        seen: The newest checkpoints that this worker knows of.
     """
     try:
         place = _meeting_place(settings, environ)
@@ -92,18 +98,21 @@ def take_place(
 
 
 def meeting_limit_s(settings: Settings, environ: Mapping[str, str]) -> float:
-    """For meeting the other ranks. In an elastic job each of them has just been given its place, for which it waited
-    in hvd.init(): one that does not come is frozen, and its silence is worth no more than in training."""
+    """Return the time limit for meeting the other ranks.
+
+    In an elastic job every rank waited in hvd.init() for its place, so a rank that does not come is frozen. The limit
+    is then no longer than HOROVOD_PEER_TIMEOUT_SECONDS, after which training would declare it lost.
+    """
     limit_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     silence_s = settings.number("HOROVOD_PEER_TIMEOUT_SECONDS")
     return min(limit_s, silence_s) if is_elastic(environ) and silence_s else limit_s
 
 
 def lost_rank_of(error: HorovodInternalError) -> int | None:
-    """Who is to blame, also where a framework has passed on only the text.
+    """Return the lost rank that the error names, or None. Parse the text if a framework passed on only the text.
 
-    Nobody if a rank has left of its own accord: it may have heard of a loss first, and be busy with going back. Nor if
-    it has raised: its process ends by itself, and the driver hears of that.
+    Return None if a rank shut down normally, because it may have noticed the loss of another rank first. Return None if
+    a rank raised an exception, because its process ends and the driver notices that.
     """
     if _LEFT in str(error) or _RAISED.search(str(error)):
         return None
@@ -114,7 +123,7 @@ def lost_rank_of(error: HorovodInternalError) -> int | None:
 
 
 def loss_of(error: HorovodInternalError) -> Loss | None:
-    """Return the rank to blame and how it was lost; None if no rank is."""
+    """Return the lost rank and how it was lost; None if the error names no lost rank."""
     rank = lost_rank_of(error)
     return None if rank is None else loss_in(str(error), rank)
 
@@ -131,20 +140,20 @@ def _connected(environ: Mapping[str, str], limit_s: float | None = None) -> Conn
 
 
 def ask_to_stay(environ: Mapping[str, str]) -> None:
-    """After SIGTERM: returns if the driver lets this worker train until its next commit. RendezvousError if not."""
+    """Ask the driver, after SIGTERM, whether this worker may train until its next commit. RendezvousError if not."""
     with _connected(environ) as connection:
         connection.ask_to_stay(birth_id(environ), load(environ).number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
 
 
 def report_seen(environ: Mapping[str, str], seen: Sequence[SeenFile]) -> None:
-    """Tell the driver which checkpoints this worker sees: it must know even if this worker is lost at once."""
+    """Report to the driver which checkpoints this worker sees, so that it knows them even if this worker is lost."""
     with _connected(environ) as connection:
         packed = [one.packed() for one in seen]
         connection.report({"op": "report", "birth": birth_id(environ), "seen": packed}, _timeout_s(environ))
 
 
 def report_failure(environ: Mapping[str, str], why: str) -> None:
-    """Tell the driver that this worker is about to fail in a way in which its replacement would fail too."""
+    """Report to the driver that this worker fails in a way in which its replacement would fail too."""
     with _connected(environ) as connection:
         connection.report({"op": "report", "birth": birth_id(environ), "fails": why}, _timeout_s(environ))
 
@@ -157,7 +166,7 @@ def report_leave(environ: Mapping[str, str], what: str, code: int, limit_s: floa
         what: What this worker has done, for example "raised ValueError: no such file".
         code: The exit code to expect.
         limit_s: How long to wait for the driver.
-        blames_peer: Whether the exception followed from the loss of another rank.
+        blames_peer: True if the exception followed from the loss of another rank.
     """
     message = {"op": "report", "birth": birth_id(environ), "leaves": what, "code": code, "blames_peer": blames_peer}
     with _connected(environ, limit_s) as connection:
@@ -173,10 +182,11 @@ def listen(
     handler: Callable[[int, float, int], None],
     progress: Callable[[bool], Mapping[str, Any]],
 ) -> object:
-    """Pass on what the driver says of hosts, as (generation, time, what), from a thread that sleeps otherwise.
+    """Receive the driver's messages in a thread. Return the thread, or None without an elastic driver.
 
-    It also tells the driver when that asks for progress, with the Python stack if it wants that. None without an
-    elastic driver.
+    Args:
+        handler: Called with (generation, time, change) when hosts have come or gone.
+        progress: Called with True if the driver wants the Python stack too; returns the progress report to send.
     """
     if not is_elastic(environ):
         return None
@@ -184,7 +194,7 @@ def listen(
     birth = birth_id(environ)
 
     def hear() -> None:
-        with connection, suppress(OSError, RendezvousError):  # the launcher has ended: the workers end with it
+        with connection, suppress(OSError, RendezvousError):  # if the launcher has ended, the workers end with it
             for message in connection.listen(birth):
                 if "ask" in message:
                     connection.tell({"op": "progress", "birth": birth, **progress(birth in message["stacks"])})

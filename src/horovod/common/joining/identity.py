@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name for the job that a foreign launcher started: the same on all its ranks, different for every other job."""
+"""Identity of a job that a foreign launcher started: equal on all its ranks, different from every other job's."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import psutil
 
 from horovod.common.topology import SECRET_VARIABLE, Topology, rank_variable
 
-# Open MPI 5 and everything on PMIx; Slurm's PMI-2; Open MPI 4 and older.
+# Variables of Open MPI 5 and other users of PMIx; of Slurm's PMI-2; of Open MPI 4 and older.
 _NAMES = ("PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
 
 
 def job_identity(topology: Topology, environ: Mapping[str, str]) -> str | None:
-    """Hexadecimal text, fit for a file's name; None if this launcher tells nothing that all ranks would see alike."""
+    """Return a hexadecimal text that fits into a file's name; None if all ranks share no known value."""
     known = _from_variables(topology, environ)
     if known is None and topology.on_one_host:
         known = _from_launcher_process(topology, environ)
-    if known is None and environ.get(SECRET_VARIABLE):  # horovodrun --mpi makes one for each job
+    if known is None and environ.get(SECRET_VARIABLE):  # horovodrun --mpi makes a new secret for each job
         known = f"secret {environ[SECRET_VARIABLE]}"
     return hashlib.sha256(known.encode()).hexdigest()[:32] if known else None
 
 
 def _from_variables(topology: Topology, environ: Mapping[str, str]) -> str | None:
-    # A step's number tells apart what runs in one allocation; mpirun inside a batch script has none of its own.
+    # The number of a step distinguishes the jobs in one allocation. mpirun in a batch script has no step of its own.
     step = [environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")]
     slurm = f"slurm {' '.join(step)}" if step[1] and step[2] else None
     if topology.source == "Slurm":
@@ -35,7 +35,10 @@ def _from_variables(topology: Topology, environ: Mapping[str, str]) -> str | Non
 
 
 def _from_launcher_process(topology: Topology, environ: Mapping[str, str]) -> str | None:
-    """The nearest ancestor that is not a rank itself: MPICH's proxy. Wrapper scripts carry the rank's variables."""
+    """Return the id of the nearest ancestor that is not a rank itself, such as MPICH's proxy.
+
+    Wrapper scripts between that process and this one have the rank's variables too.
+    """
     variable = rank_variable(topology.source)
     for ancestor in psutil.Process().parents():
         try:
@@ -44,6 +47,6 @@ def _from_launcher_process(topology: Topology, environ: Mapping[str, str]) -> st
         except psutil.NoSuchProcess:
             return None
         except psutil.Error:
-            pass  # another user's: certainly no rank of this job
+            pass  # a process of another user is not a rank of this job
         return f"process {ancestor.pid} {ancestor.create_time()}"
     return None

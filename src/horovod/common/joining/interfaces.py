@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network interfaces of this machine and their addresses. Every worker asks: the usual answers cost next to nothing."""
+"""Network interfaces of this machine and their addresses.
+
+Common questions are answered fast, because every worker asks them.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ from horovod.common.settings_values import shown
 LOOPBACK = "127.0.0.1"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
-_SCARCITY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # errors that say nothing about loopback
+# Errors of exhausted resources, which say nothing about loopback.
+_SCARCITY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _IS_UP = 0x1  # IFF_UP
-_CONNECT_LIMIT_S = 5.0  # only a firewall that drops packets makes a connection to oneself wait
+_CONNECT_LIMIT_S = 5.0  # limit of a connection to this machine; only a firewall that drops packets makes it wait
 _LONGEST_NAME = 15  # IFNAMSIZ - 1
 
 
 class LoopbackError(OSError):
-    """This machine cannot connect to itself at 127.0.0.1; `remedy` is the part of the text that says what to do."""
+    """Error if this machine cannot connect to itself at 127.0.0.1. `remedy` says what to do."""
 
     def __init__(self, reason: str, cause: str, remedy: str) -> None:
         super().__init__(f"this machine cannot connect to itself at {LOOPBACK} ({reason}): {cause}. {remedy}")
@@ -31,7 +35,7 @@ class LoopbackError(OSError):
 
 
 def interface_address(interfaces: str) -> str:
-    """The IPv4 (else IPv6) address of the first of a comma-separated list of network interfaces."""
+    """Return the IPv4 (else IPv6) address of the first network interface in a comma-separated list."""
     names = interface_names(interfaces)
     check_interfaces(names)
     name = names[0]
@@ -48,12 +52,15 @@ def interface_address(interfaces: str) -> str:
 
 
 def interface_names(interfaces: str) -> list[str]:
-    """A comma-separated list, as HOROVOD_GLOO_IFACE and --network-interfaces give it."""
+    """Return the names in a comma-separated list, as in HOROVOD_GLOO_IFACE and --network-interfaces."""
     return [name.strip() for name in interfaces.split(",") if name.strip()]
 
 
 def check_interfaces(names: Sequence[str]) -> None:
-    """ValueError, which lists what is there, for a name that no interface of this machine has, and for no name."""
+    """Raise ValueError for an empty list, or for a name that no interface of this machine has.
+
+    The error lists the names of all interfaces.
+    """
     known = [name for _, name in socket.if_nameindex()]
     missing = [name for name in names if name.partition(":")[0] not in known]  # eth0:1 is an alias of eth0
     if missing or not names:
@@ -65,7 +72,7 @@ def check_interfaces(names: Sequence[str]) -> None:
 
 
 def loopback_interface() -> str:
-    """The interface that owns 127.0.0.1."""
+    """Return the interface that has 127.0.0.1."""
     return next((name for _, name in socket.if_nameindex() if _ipv4_address(name) == LOOPBACK), "lo")
 
 
@@ -73,8 +80,8 @@ def check_loopback() -> None:
     """Connect this machine to itself at 127.0.0.1.
 
     Raises:
-        LoopbackError: that is impossible.
-        OSError: this process or machine has no memory or file descriptor left for it.
+        LoopbackError: The connection is impossible.
+        OSError: This process or machine has no memory or file descriptor left for it.
     """
     try:
         with (
@@ -85,12 +92,13 @@ def check_loopback() -> None:
     except OSError as error:
         if error.errno in _SCARCITY:
             raise
-        reason = os.strerror(error.errno) if error.errno else str(error)  # create_server adds to strerror
+        # create_server appends text to strerror, so use the system's own text
+        reason = os.strerror(error.errno) if error.errno else str(error)
     raise LoopbackError(reason, *_loopback_cause())
 
 
 def _loopback_cause() -> tuple[str, str]:
-    """Return why there is no way to 127.0.0.1, and what to do."""
+    """Return why 127.0.0.1 cannot be reached, and the remedy."""
     name = "lo"
     flags = _ask_interface(_GET_FLAGS, name)
     if flags is None:
@@ -103,7 +111,7 @@ def _loopback_cause() -> tuple[str, str]:
 
 
 def reachable_address() -> str:
-    """An address at which other hosts may find this one: what its name stands for, else that of an interface."""
+    """Return an address at which other hosts may reach this one: from its name, else from an interface."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
@@ -114,7 +122,7 @@ def reachable_address() -> str:
 
 
 def address_towards(place: tuple[str, int]) -> str | None:
-    """This host's own address on the way to another one; None if there is no way."""
+    """Return this host's address on the route to another host; None if there is no route."""
     try:
         found = socket.getaddrinfo(*place, type=socket.SOCK_DGRAM)
     except OSError:

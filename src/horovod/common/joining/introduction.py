@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks of mpirun, srun and torchrun get to know each other: rank 0 serves the rendezvous and tells the others.
+"""Exchange of the rendezvous' address among ranks of mpirun, srun and torchrun: rank 0 serves it and sends the address.
 
     torchrun          a note in the store that torchrun serves for its workers
-    one host          a note that only this user can read, under the job's own name
-    several hosts     an MPI broadcast if mpi4py is there, else a note in a directory that the hosts share
+    one host          a note that only this user can read, in a file named after the job
+    several hosts     an MPI broadcast if mpi4py is installed, else a note in a directory that the hosts share
 
-The note holds the rendezvous' address and a secret made for this job. It is removed once all ranks have met; one that a
-crashed job left leads nowhere, for the handshake fails, and is read again until rank 0 has replaced it.
+A note holds the address of the rendezvous and a secret made for this job. It is removed once all ranks have met. If a
+crashed job has left a note, the handshake fails, and the ranks read again until rank 0 has replaced it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,21 @@ from horovod.common.settings import Settings
 from horovod.common.topology import SECRET_VARIABLE, TORCHRUN, Rendezvous, Topology, decode_secret
 
 _LOOK_AGAIN_S = 0.01
-_TRY_S = 1.0  # for one attempt at what a note says; it may be of a job that crashed
+_TRY_S = 1.0  # limit of one connection to the address in a note, which may be from a crashed job
 _BROADCAST_BYTES = 1024
 
 
-_known: Rendezvous | None = None  # after the first time nobody needs to be introduced any more
+_known: Rendezvous | None = None  # the rendezvous from the first hvd.init(), which later ones use again
 
 
 @contextmanager
 def introduced(
     topology: Topology, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
-    """A connection to this job's rendezvous, until all have met. ValueError that says what to do if there is no way."""
+    """Connect to this job's rendezvous, and keep the note until all ranks have met.
+
+    ValueError with a remedy if there is no way to find the rendezvous.
+    """
     global _known
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     way = _way(topology, settings, environ)
@@ -73,7 +76,10 @@ def introduced(
 def introduced_in(
     comm: Any, topology: Topology, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
-    """The same for the ranks of a communicator, each time anew: it may be another one."""
+    """Connect to a new rendezvous for the ranks of a communicator.
+
+    Each call sets up a new one, because the communicator may be another one.
+    """
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     place = _broadcast(comm, topology, settings, environ, time.monotonic() + timeout_s)
     with Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True) as connection:
@@ -81,7 +87,10 @@ def introduced_in(
 
 
 def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Decided by what all ranks see alike, so that none of them waits for a broadcast that the others do not do."""
+    """Return how rank 0 sends the address.
+
+    The choice depends only on values that are equal on all ranks, so that no rank waits for a broadcast alone.
+    """
     asked = settings.text("HOROVOD_RENDEZVOUS")
     if asked in ("mpi", "file"):
         return asked
@@ -110,21 +119,22 @@ def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -
 def _usual_address(topology: Topology, environ: Mapping[str, str]) -> str:
     if topology.on_one_host:
         return LOOPBACK
-    if topology.source == TORCHRUN:  # all ranks reach the store: this host's address on the way there will do, too
+    # All ranks reach torchrun's store, so they also reach this host's address on the route there.
+    if topology.source == TORCHRUN:
         towards = address_towards((environ["MASTER_ADDR"], 9))
         if towards is not None and not towards.startswith("127.") and towards != "::1":
             return towards
     return reachable_address()
 
 
-_servers: list[Server] = []  # they outlive a shutdown, for the ranks may initialise again
+_servers: list[Server] = []  # servers are kept after a shutdown, because the ranks may call hvd.init() again
 
 
 # ---- by a note
 
 
 class Note(Protocol):
-    """What rank 0 leaves for the others. `read`: None if there is nothing."""
+    """Place where rank 0 leaves data for the other ranks. `read` returns None if there is nothing."""
 
     def write(self, data: bytes, /) -> None: ...
     def read(self) -> bytes | None: ...
@@ -209,7 +219,7 @@ def _decode(data: bytes) -> Rendezvous:
 
 
 def _by_mpi(topology: Topology, settings: Settings, environ: Mapping[str, str], deadline: float) -> Rendezvous:
-    """One broadcast of plain bytes. Loading mpi4py's MPI initialises it, until the process ends."""
+    """Receive the rendezvous by one MPI broadcast. Loading mpi4py's MPI initialises MPI until the process ends."""
     try:
         mpi = mpi_library.load()
     except (ImportError, RuntimeError) as error:
@@ -235,12 +245,12 @@ def _broadcast(
     if topology.rank == 0:
         data = _encode(_serve(topology, settings, environ))
         buffer[: len(data)] = data
-    # The barrier keeps everybody in MPI until all have the message: some libraries send only while they are called.
+    # The barrier keeps all ranks inside MPI until all have the message, because some libraries send only during calls.
     for begin in (lambda: comm.Ibcast([buffer, mpi.BYTE], root=0), comm.Ibarrier):
         request = begin()
         while not request.Test():
             if time.monotonic() > deadline:
-                mpi_library.give_up()  # else this process would wait for the others at its end too
+                mpi_library.give_up()  # otherwise MPI would wait for the other ranks again when this process ends
                 raise RendezvousError("rank 0 has not broadcast the rendezvous by MPI: did all ranks call hvd.init()?")
             time.sleep(_LOOK_AGAIN_S)
     return _decode(bytes(buffer).rstrip(b"\0"))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rank was lost, by the error that names it: it ended, or it may live and just not be reached. Pure."""
+"""Kinds of loss of a rank, according to the error's text: it ended, or it may be alive but unreachable.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 ENDED = "ended"
-SILENT = "silent"  # nothing was heard of it: it is frozen, or cut off
-REFUSED = "refused"  # it is not there where it is to be found: it has ended, or a firewall answers for it
+SILENT = "silent"  # no message arrived: the rank is frozen, or its network is cut
+REFUSED = "refused"  # its address refuses connections: it has ended, or a firewall answers instead
 
-# As engine/agreement/departures.cc and transport/connector.cc have them, and the system's words for errors.
+# Texts of engine/agreement/departures.cc and transport/connector.cc, and of the system's errors.
 _SILENT = re.compile(
     r"has given no sign of life|has acknowledged nothing|timed out|[Uu]nreachable|No route to host|no answer"
-    # A route or a firewall of the observer's own host forbids the connection.
+    # A route or a firewall on the reporting rank's own host forbids the connection.
     r"|could not connect to rank .*: (?:Invalid argument|Permission denied|Operation not permitted)"
 )
 _REFUSED = re.compile(r"ended before it had connected|[Cc]onnection refused")
@@ -24,7 +27,13 @@ _OBSERVER = re.compile(r"says rank (\d{1,9})|rank (\d{1,9}) could not connect to
 
 @dataclass(frozen=True)
 class Loss:
-    """`rank` is the one that was lost. `by`: the rank that found out, which may be another than the one that tells."""
+    """Loss of a rank.
+
+    Attributes:
+        rank: The rank that was lost.
+        how: ENDED, SILENT or REFUSED.
+        by: The rank that noticed it, which may not be the rank that reports it; None if unknown.
+    """
 
     rank: int
     how: str = ENDED
@@ -35,7 +44,7 @@ class Loss:
 
     @classmethod
     def unpacked(cls, found: Sequence[Any]) -> Loss:
-        """Return what was packed. ValueError or TypeError if that is not what it is."""
+        """Return the loss that `packed` described. ValueError or TypeError for anything else."""
         rank, how, by = found
         if type(rank) is not int or (by is not None and type(by) is not int):
             raise TypeError(f"ranks must be integers: {found!r:.60}")
@@ -45,7 +54,7 @@ class Loss:
 
 
 def loss_in(text: str, rank: int) -> Loss:
-    """Return how an error's text says that `rank` was lost. Frameworks add words of their own before and after it."""
+    """Return how `rank` was lost according to an error's text. Frameworks may add text before and after."""
     said = text.partition(f"rank {rank} is lost")[2].partition("\n")[0]
     if _SILENT.search(said):
         how = SILENT

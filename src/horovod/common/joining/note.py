@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small file that only this user can read, left by one process for others: a place to meet and a secret.
+"""Small file that only this user can read, left by one process for others: an address and a secret.
 
-Everything is checked by owner and mode, and no link is followed: other users of the machine can neither read a note nor
-put one of theirs in its place.
+Owner and mode are checked, and links are not followed. So other users of the machine can neither read a note nor
+replace it by their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_BYTES = 4096
 
 
 def runtime_base(environ: Mapping[str, str]) -> Path:
-    """Where processes of one host and user leave things for each other."""
+    """Return the directory in which processes of one host and user leave files for each other."""
     given = environ.get("XDG_RUNTIME_DIR")
     if given and os.path.isabs(given) and os.access(given, os.R_OK | os.W_OK | os.X_OK):
         return Path(given)
@@ -27,7 +27,7 @@ def runtime_base(environ: Mapping[str, str]) -> Path:
 
 
 def private_directory(base: Path) -> Path:
-    """This user's own directory in `base`, made if need be. PermissionError if another could look into it."""
+    """Return this user's own directory in `base`; create it if needed. PermissionError if other users have access."""
     path = base / f".horovod-{os.geteuid()}"
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -42,7 +42,7 @@ def private_directory(base: Path) -> Path:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Put `data` there at once and whole, in place of a note that a job which crashed may have left."""
+    """Write the file atomically. Replace a note that a crashed job may have left."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -55,7 +55,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """What lies there; None if there is nothing. PermissionError for something that is not this user's own."""
+    """Return the contents; None if there is no file. PermissionError if the file is not this user's alone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings a world to life where no launcher of ours runs: the ranks meet through a key-value store that they share.
+"""Setup of a world without our launcher: the ranks meet through a key-value store that they share.
 
-Rank 0 makes the world's secret and leaves it in the store, so the store is trusted like the launcher's environment.
+Rank 0 makes the world's secret and puts it into the store, so the store must be as trusted as the launcher's
+environment.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
 _ANSWER_SLACK_S = 2.0
-# Nothing is sent there: asking for the way to an address tells which of our own addresses would be used.
+# No packet is sent to this address. The route to it shows which of our own addresses would be used.
 _SOMEWHERE_ELSE = ("192.0.2.1", 9)
 
 
 class Store(Protocol):
-    """What is needed of a store. `get` is called only for keys that `wait` has seen."""
+    """Methods that this module needs of a store. `get` is called only for keys for which `wait` has returned True."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
     def add(self, key: str, amount: int, /) -> int: ...
     def check(self, key: str, /) -> bool: ...
     def wait(self, keys: Sequence[str], timeout_s: float, /) -> bool:
-        """False if the keys are not all there in time."""
+        """Wait until all keys exist. Return False if the time is over before."""
 
     def delete(self, key: str, /) -> None: ...
 
@@ -47,10 +48,11 @@ class Store(Protocol):
 def start(
     store: Store, settings: Settings, topology: Topology, store_host: str | None, timeout_s: float, who: str
 ) -> Started:
-    """Join the world of the ranks that share `store`. `who` names the world in error texts.
+    """Join the world of the ranks that share `store`.
 
-    `store_host` is where the store is served, if that is known: this host's address on the way there is the one that
-    the other ranks can reach.
+    Args:
+        store_host: Host of the store, if known. Other ranks can reach this host's address on the route there.
+        who: Name of the world in error messages.
     """
     try:
         return _Meeting(store, settings, topology, timeout_s, who).start(store_host)
@@ -67,7 +69,8 @@ class _Meeting:
         self._who = who
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
-        # A store may outlive a world: every rank counts its worlds on this store alike.
+        # A store may be used for several worlds. Every rank counts its worlds on this store, so all ranks get one
+        # number.
         self._round = store.add(f"worlds of rank {topology.rank}", 1)
 
     def start(self, store_host: str | None) -> Started:
@@ -101,28 +104,31 @@ class _Meeting:
         address = address_towards((store_host, _SOMEWHERE_ELSE[1])) if store_host else None
         if address is not None and not ipaddress.ip_address(address).is_loopback:
             return address
-        # The store is on this host, or known by name only: fine while all ranks are here as well.
+        # The store is on this host, or its host is unknown. That suffices if all ranks are on this host.
         hosts = [self._await(f"host {rank}", f"rank {rank} did not come") for rank in range(self._topology.size)]
         if len(set(hosts)) == 1:
             return address or "127.0.0.1"
         return address_towards(_SOMEWHERE_ELSE) or address or socket.gethostbyname(socket.gethostname())
 
     def _exchange(self, info: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every rank's info, by rank. Rank 0 collects and publishes, so that N ranks cost 2N requests and not N²."""
+        """Return the info of every rank, by rank.
+
+        Rank 0 collects and publishes them, so that N ranks need 2N requests instead of N².
+        """
         if self._topology.rank != 0:
             self._store.set(self._key(f"info {self._topology.rank}"), json.dumps(info))
             answer = json.loads(self._await("infos", "rank 0 did not answer", slack_s=_ANSWER_SLACK_S))
         else:
             answer = self._collect(info)
             self._store.set(self._key("infos"), json.dumps(answer))
-            with suppress(Exception):  # not every store can; the secret serves this world alone anyway
+            with suppress(Exception):  # not every store can delete, and the secret is valid for this world only
                 self._store.delete(self._key("secret"))
         if isinstance(answer, str):
             raise HorovodInitializationError(f"{self._who} could not be set up on rank {self._topology.rank}: {answer}")
         return list(answer)
 
     def _collect(self, own: dict[str, Any]) -> list[dict[str, Any]] | str:
-        """All infos, or why there are none."""
+        """Return all infos, or the error text."""
         keys = [self._key(f"info {rank}") for rank in range(1, self._topology.size)]
         if keys and not self._store.wait(keys, self._time_left()):
             missing = [str(rank) for rank, key in enumerate(keys, 1) if not self._store.check(key)]
@@ -152,7 +158,7 @@ class _Meeting:
 
 
 def place_of(rank: int, size: int) -> Topology:
-    """A rank that only knows its number; what lies on its host is learnt from the others."""
+    """Return the topology of a rank that knows only its number. Its host's other ranks are learnt from the exchange."""
     return Topology(
         rank, size, host=topology_module.host_name(os.environ), source="the store", local_given=False, cross_given=False
     )

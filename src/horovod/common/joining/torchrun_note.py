@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A note for the other ranks of torchrun, in the store that torchrun serves for its workers: trusted as torchrun is."""
+"""A note for the other ranks of torchrun, in the store that torchrun serves. The store is trusted as torchrun is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.topology import integer_of
 
 _KEY = "horovod/rendezvous"
-_served: list[Any] = []  # where torchrun leaves serving to rank 0: others may still look there
+_served: list[Any] = []  # stores that this rank serves; kept because other ranks may still read them
 
 
 class TorchrunNote:
-    """What rank 0 has left in the store. Workers that torchrun starts again have a note of their own."""
+    """Note of rank 0 in torchrun's store. Workers that torchrun restarts use a new key."""
 
     def __init__(self, rank: int, environ: Mapping[str, str], timeout_s: float) -> None:
-        """HorovodInitializationError if the store cannot be reached."""
+        """Connect to the store. HorovodInitializationError if it cannot be reached."""
         self._place = f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}"
         attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._key = f"{_KEY}/{attempt}"
@@ -33,7 +33,8 @@ class TorchrunNote:
                 serves,
                 timeout=timedelta(seconds=timeout_s),
                 wait_for_workers=False,
-                multi_tenant=True,  # as torch does: init_process_group() in this process may serve there too
+                # torch does so too, because init_process_group() in this process may serve there as well.
+                multi_tenant=True,
             )
         except (ImportError, KeyError, ValueError, RuntimeError) as error:
             raise HorovodInitializationError(
@@ -52,5 +53,5 @@ class TorchrunNote:
         return bytes(self._store.get(self._key)) if self._store.check([self._key]) else None
 
     def remove(self) -> None:
-        with suppress(RuntimeError):  # torchrun itself may be about to end
+        with suppress(RuntimeError):  # torchrun itself may be ending
             self._store.delete_key(self._key)

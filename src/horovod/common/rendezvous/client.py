@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker's side of the rendezvous: an authenticated connection over which ranks meet and small values travel."""
+"""The worker's side of the rendezvous: an authenticated connection for meeting and for small values."""
 
 from __future__ import annotations
 
@@ -32,21 +32,27 @@ _PERMANENT_ERRORS = (errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
 
 
 class MeetAgainError(RendezvousError):
-    """The generation is over before its ranks have met: the elastic driver will have another place.
+    """Error if a generation ended before its ranks met. The elastic driver then assigns a new place.
 
-    `missing_rank`: one that did not come in time, if that was why.
+    `missing_rank` is a rank that did not come in time, if that was the reason.
     """
 
     missing_rank: int | None = None
 
 
 class DismissedError(RendezvousError):
-    """The elastic driver has no place for this worker any more."""
+    """Error if the elastic driver has removed this worker from the job."""
 
 
 @dataclass(frozen=True)
 class MeetResult:
-    """What every rank of a generation learns: the world's random id and each rank's info, by rank."""
+    """Result of a meeting on one rank.
+
+    Attributes:
+        world_id: The world's random id.
+        infos: The info of each rank, by rank.
+        local_address: This rank's own address on the connection to the rendezvous.
+    """
 
     world_id: str
     infos: list[dict[str, Any]]
@@ -54,7 +60,7 @@ class MeetResult:
 
 
 class Connection:
-    """One authenticated connection to the rendezvous. Not for use by several threads at once."""
+    """One authenticated connection to the rendezvous, for use by one thread at a time."""
 
     def __init__(self, sock: socket.socket, keys: protocol.SessionKeys, where: str, by_rank_0: bool = False) -> None:
         self._socket = sock
@@ -66,9 +72,10 @@ class Connection:
 
     @classmethod
     def open(cls, address: str, port: int, secret: bytes, timeout_s: float, *, by_rank_0: bool = False) -> Connection:
-        """Connect and authenticate, trying again until `timeout_s` is over: the server may still be starting.
+        """Connect and authenticate. Try again until `timeout_s` is over, because the server may still be starting.
 
-        `by_rank_0`: that is who serves, and not a launcher.
+        Args:
+            by_rank_0: True if rank 0 serves the rendezvous, and not a launcher.
         """
         where = f"{address}:{port}"
         deadline = time.monotonic() + timeout_s
@@ -112,7 +119,7 @@ class Connection:
         timeout_s: float,
         version: str | None = None,
     ) -> MeetResult:
-        """Wait until all `size` ranks of `generation` have come. RendezvousError says why they did not."""
+        """Wait until all `size` ranks of `generation` have come. RendezvousError names the reason if they do not."""
         request = {
             "op": "meet",
             "rank": rank,
@@ -122,7 +129,7 @@ class Connection:
             "info": info,
             "timeout": timeout_s,
         }
-        # The server knows who is missing, so its own time limit comes first.
+        # The server knows which ranks are missing, so its time limit must expire first.
         reply = self._request(request, timeout_s + _ANSWER_SLACK_S)
         return MeetResult(reply["world_id"], reply["infos"], self.local_address)
 
@@ -135,10 +142,13 @@ class Connection:
         fresh: bool = False,
         seen: Sequence[dict[str, Any]] = (),
     ) -> tuple[int, dict[str, Any]]:
-        """Wait for the elastic driver's word: the generation, and this worker's place in it.
+        """Wait until the elastic driver assigns a place. Return the generation and the place.
 
-        `lost`: the loss that has ended this worker's last world. `fresh`: it was never handed the state.
-        `seen`: the newest checkpoints that it knows of.
+        Args:
+            birth: This worker's id.
+            lost: The loss that ended this worker's last world.
+            fresh: True if this worker has never received the training's state.
+            seen: The newest checkpoints that this worker knows of.
         """
         packed = lost.packed() if lost is not None else None
         request = {"op": "place", "birth": birth, "lost": packed, "fresh": fresh, "seen": list(seen)}
@@ -146,26 +156,29 @@ class Connection:
         return int(reply["generation"]), reply["place"]
 
     def ask_to_stay(self, birth: int, timeout_s: float) -> None:
-        """This worker got SIGTERM; returns if the elastic driver lets it train until its next commit."""
+        """Ask the elastic driver, after SIGTERM, whether this worker may train until its next commit.
+
+        RendezvousError if the driver refuses.
+        """
         self._request({"op": "preempted", "birth": birth}, timeout_s)
 
     def report(self, message: dict[str, Any], timeout_s: float) -> None:
-        """Send a message about this worker to the elastic driver, and wait until the rendezvous has taken it."""
+        """Send a message about this worker to the elastic driver, and wait until the rendezvous has received it."""
         self._request(message, timeout_s)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Say something to which there is no answer."""
+        """Send a message that gets no answer."""
         self._socket.sendall(self._writer.frame(message))
 
     def listen(self, birth: int) -> Iterator[dict[str, Any]]:
-        """What the elastic driver tells this worker, until the connection ends."""
+        """Yield the elastic driver's messages to this worker, until the connection ends."""
         self._request({"op": "listen", "birth": birth}, _REQUEST_LIMIT_S)
         self._socket.settimeout(None)
         while data := self._socket.recv(256 * 1024):
             yield from self._reader.feed(data)
 
     def put(self, key: str, value: bytes, *, only_if_new: bool = False) -> bool:
-        """Store `value` (any size: it travels in pieces and becomes visible whole); return True if it was stored.
+        """Store a value of any size. It is sent in pieces and becomes visible as a whole. Return True if it was stored.
 
         With `only_if_new`, keep a value that the key already has, and return False.
         """
@@ -178,7 +191,7 @@ class Connection:
         return bool(reply.get("stored", True))
 
     def add(self, group: str, member: str) -> None:
-        """Add a member to a group, which it may be in already."""
+        """Add a member to a group, if it is not in it already."""
         self._request({"op": "add", "group": group, "member": member}, _REQUEST_LIMIT_S)
 
     def count(self, group: str) -> int:
@@ -186,7 +199,7 @@ class Connection:
         return int(self._request({"op": "count", "group": group}, _REQUEST_LIMIT_S)["count"])
 
     def get(self, key: str) -> bytes | None:
-        """The value of `key`, None if there is none."""
+        """Return the value of `key`, or None if there is none."""
         value = bytearray()
         while True:
             reply = self._request({"op": "get", "key": key, "offset": len(value)}, _REQUEST_LIMIT_S)
@@ -258,7 +271,7 @@ def meet(
     info: dict[str, Any],
     timeout_s: float,
 ) -> MeetResult:
-    """Connect, meet and disconnect in one step; for callers whose info does not depend on their own address."""
+    """Connect, meet and disconnect in one call, for callers whose info does not contain their own address."""
     deadline = time.monotonic() + timeout_s
     with Connection.open(address, port, secret, timeout_s) as connection:
         return connection.meet(rank, size, generation, info, _time_left(deadline))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has come to the rendezvous: the rules by which ranks of one generation meet or are refused.
+"""The rules by which ranks of one generation meet at the rendezvous or are refused.
 
-Pure bookkeeping: no socket, no thread, the caller tells the time. The rendezvous server carries the answers.
+This module uses no socket and no thread, and the caller passes the time. The rendezvous server sends the answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Answers = list[tuple[Hashable, Reply]]
 
 @dataclass(frozen=True)
 class Arrival:
-    """One rank that asks to meet. `key` is where its answer goes (the server's connection)."""
+    """Request of one rank to meet. `key` identifies the receiver of the answer (the server's connection)."""
 
     key: Hashable
     rank: int
@@ -30,7 +30,11 @@ class Arrival:
 
 
 def refusal(text: str, again: bool = False) -> Reply:
-    """`again`: of an elastic job, whose driver will have another place for whoever asks for one."""
+    """Return a refusal to send.
+
+    Args:
+        again: True in an elastic job whose driver assigns a new place to a worker that asks for one.
+    """
     return {"ok": False, "error": text, "again": True} if again else {"ok": False, "error": text}
 
 
@@ -47,14 +51,18 @@ class _Meeting:
         return next(iter(self.arrivals.values()))
 
     def answer_all(self, reply: Reply) -> Answers:
-        """Rank 0 last: it may be the one that serves, and once it goes on it may end."""
+        """Return an answer for each rank, rank 0 last.
+
+        Rank 0 may serve the rendezvous, and may end once it has its answer.
+        """
         return [(self.arrivals[rank].key, reply) for rank in sorted(self.arrivals, reverse=True)]
 
 
 class MeetingBoard:
-    """At most one open meeting: that of the newest generation. Every method returns the answers to deliver.
+    """The open meeting, if any, which is that of the newest generation. Methods return the answers to send.
 
-    `elastic`: ranks that have waited in vain may ask the driver for other places.
+    Args:
+        elastic: True if ranks whose meeting timed out may ask the driver for new places.
     """
 
     def __init__(self, *, elastic: bool = False) -> None:
@@ -83,7 +91,7 @@ class MeetingBoard:
         return answers
 
     def leave(self, key: Hashable) -> None:
-        """A waiting rank's connection is gone; it may come again."""
+        """Remove a waiting rank whose connection is gone. It may come again."""
         meeting = self._meeting
         if meeting is None:
             return
@@ -93,7 +101,7 @@ class MeetingBoard:
             self._meeting = None
 
     def lose(self, rank: int, text: str) -> Answers:
-        """The launcher knows that a rank is gone for good: whoever waits for it, or comes later, is told why."""
+        """Record that a rank is lost for good. Ranks that wait for it now or later get this text."""
         self._lost[rank] = text
         if self._meeting is None or rank >= self._meeting.size:
             return []
@@ -102,11 +110,11 @@ class MeetingBoard:
         return answers
 
     def find(self, rank: int) -> None:
-        """A lost rank may come after all: its process lives, and is used again."""
+        """Allow a lost rank to come again, because its process is alive."""
         self._lost.pop(rank, None)
 
     def close(self, generation: int, text: str) -> Answers:
-        """An elastic driver knows that nobody will meet in this generation, or an older one, any more."""
+        """Refuse this generation and all older ones, because the elastic driver has ended them."""
         self._closed = generation, text
         if self._meeting is None or self._meeting.generation > generation:
             return []
@@ -140,7 +148,7 @@ class MeetingBoard:
 
     @property
     def waiting(self) -> int:
-        """How many ranks have come to the open meeting."""
+        """The number of ranks that have come to the open meeting."""
         return len(self._meeting.arrivals) if self._meeting is not None else 0
 
     @property
@@ -148,7 +156,7 @@ class MeetingBoard:
         return self._last_met >= 0
 
     def who_waits(self) -> str | None:
-        """The state of an open meeting in words, None if nobody waits."""
+        """Return a text about the open meeting, or None if no rank waits."""
         meeting = self._meeting
         if meeting is None:
             return None
@@ -193,7 +201,7 @@ class MeetingBoard:
 
 
 def version_table(arrivals: Iterable[Arrival]) -> str:
-    """The text for a job of mixed versions: one line for each host and version."""
+    """Return the error for a job with mixed versions, with one line for each host and version."""
     ranks_by_line: dict[tuple[str, str], list[int]] = {}
     for arrival in arrivals:
         ranks_by_line.setdefault((arrival.host, arrival.version), []).append(arrival.rank)
@@ -206,7 +214,7 @@ def version_table(arrivals: Iterable[Arrival]) -> str:
 
 
 def _short(ranks: Iterable[int]) -> str:
-    """Ranks as text, cut so that a large world stays readable."""
+    """Return ranks as text, cut so that it stays readable in a large world."""
     listed = sorted(ranks)
     shown = ",".join(str(rank) for rank in listed[:16])
     return shown if len(listed) <= 16 else f"{shown},... ({len(listed)} ranks)"

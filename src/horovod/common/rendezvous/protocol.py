@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rendezvous protocol, without any socket: handshake messages, session keys and authenticated frames.
+"""The rendezvous protocol without sockets: handshake messages, session keys and authenticated frames.
 
     server -> client   hello   magic, version, server nonce                         (fixed size)
     client -> server   proof   magic, version, client nonce, HMAC of both nonces    (fixed size)
     server -> client   verdict status, HMAC of both nonces                          (fixed size)
     both ways          frames  length, sequence number, msgpack payload, MAC
 
-Nothing but the three fixed-size messages is parsed before both sides have proved that they hold the job's secret.
+Until both sides have proved that they hold the job's secret, only the three fixed-size messages are parsed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECRET_BYTES = 32
 NONCE_BYTES = 32
 MAC_BYTES = 32
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-CHUNK_BYTES = 8 * 1024 * 1024  # larger values travel in pieces
+CHUNK_BYTES = 8 * 1024 * 1024  # size of the pieces in which larger values are sent
 HANDSHAKE_LIMIT_S = 5.0
 
 _MAGIC = b"KHVDRV"
@@ -42,15 +42,15 @@ WRONG_VERSION = 2
 
 
 class RendezvousError(RuntimeError):
-    """The ranks of a job could not meet; the text says who is missing or what differs."""
+    """Error if the ranks of a job cannot meet. The text names the missing rank or the difference."""
 
 
 class ProtocolError(RendezvousError):
-    """The peer broke the protocol: a malformed message, a wrong or replayed MAC, an oversized frame."""
+    """Error if the peer broke the protocol: a malformed message, a wrong or replayed MAC, an oversized frame."""
 
 
 class AuthenticationError(RendezvousError):
-    """The peer does not hold this job's secret, or speaks another version of the protocol."""
+    """Error if the peer does not hold this job's secret, or uses another version of the protocol."""
 
 
 def make_secret() -> bytes:
@@ -63,7 +63,7 @@ def _digest(key: bytes, label: bytes, *parts: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class SessionKeys:
-    """One key per direction, so that a frame reflected to its sender is refused."""
+    """One key for each direction, so that a frame that is sent back to its sender is refused."""
 
     to_server: bytes
     to_client: bytes
@@ -84,7 +84,7 @@ def _split_prefix(message: bytes) -> tuple[int, bytes]:
 
 
 class ServerHandshake:
-    """The server's side of one connection's handshake: `hello`, then `judge` what came back."""
+    """Server's side of the handshake of one connection: send `hello`, then `judge` the client's proof."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -92,7 +92,7 @@ class ServerHandshake:
         self.hello = _PREFIX.pack(_MAGIC, PROTOCOL_VERSION) + self._nonce
 
     def judge(self, proof: bytes) -> tuple[bytes, SessionKeys | None]:
-        """(verdict to send, keys); no keys means: send the verdict and close."""
+        """Return the verdict to send, and the keys. Without keys, send the verdict and close the connection."""
         version, rest = _split_prefix(proof)
         if version != PROTOCOL_VERSION:
             return bytes([WRONG_VERSION]) + bytes(MAC_BYTES), None
@@ -104,7 +104,7 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """The client's side: `prove` answers the hello, `check` verifies the verdict."""
+    """Client's side of the handshake: `prove` answers the hello, `check` verifies the verdict."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -133,7 +133,7 @@ class ClientHandshake:
 
 
 class FrameWriter:
-    """Payloads to frames, numbered from 0 under one direction's key."""
+    """Writer of frames, numbered from 0, with the key of one direction."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -149,7 +149,7 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Bytes to messages. Memory grows only with bytes that really came, and never beyond one frame's limit."""
+    """Reader of frames. Its memory grows only with received bytes, and never beyond the limit of one frame."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -157,7 +157,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The messages completed by `data`; ProtocolError if anything is wrong (then the connection must be closed)."""
+        """Return the messages that `data` completes. After a ProtocolError the connection must be closed."""
         self._buffer += data
         messages = []
         while (message := self._next()) is not None:
@@ -186,7 +186,7 @@ class FrameReader:
 def _decode(payload: bytes) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(payload)
-    except Exception as error:  # msgpack raises several unrelated classes for malformed input
+    except Exception as error:  # msgpack raises unrelated exception classes for malformed input
         raise ProtocolError(f"a frame does not hold a valid message: {error}") from error
     if not isinstance(message, dict):
         raise ProtocolError("a frame does not hold a message")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rendezvous server: one thread, one selector, any number of connections.
+"""The rendezvous server: one thread and one selector for all connections.
 
-Run by the launcher, or by rank 0 of a job started without one. The rules of meeting are in meeting.py, the bytes in
-protocol.py, the small key-value store that ships functions and results in store.py; this file owns sockets and time
-limits.
+The launcher runs it, or rank 0 of a job that was started without one. meeting.py has the rules of meeting, protocol.py
+the bytes, and store.py the key-value store for functions and results. This file handles sockets and time limits.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LONGEST_WAIT_S = 3600.0
 
 @dataclass
 class Statistics:
-    """What came to the door, for metrics and tests."""
+    """Counters of connections and frames, for metrics and tests."""
 
     authenticated: int = 0
     refused: int = 0
@@ -50,7 +49,7 @@ class Statistics:
 
 
 class _Peer:
-    """One connection: unauthenticated while `reader` is None."""
+    """One connection. It is unauthenticated while `reader` is None."""
 
     def __init__(self, sock: socket.socket, address: str, secret: bytes, deadline: float) -> None:
         self.sock = sock
@@ -66,7 +65,10 @@ class _Peer:
 
 
 class Server:
-    """`start()` it, hand `port` to the workers, `stop()` it. All other methods may be called from any thread."""
+    """The rendezvous server. Call `start()`, give `port` to the workers, and call `stop()`.
+
+    Other methods may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -84,19 +86,32 @@ class Server:
         on_listening: Callable[[int], None] = lambda birth: None,
         on_report: Callable[[int, dict[str, Any]], None] = lambda birth, message: None,
     ) -> None:
-        """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
+        """Open the port.
 
-        Beside them: the loss of a rank that has ended the worker's last world, if one has; whether the worker was never
-        handed the state of the training; and the newest checkpoints that it knows of. `on_preempted` hears of those
-        that got SIGTERM and wait for `excuse`, `on_progress` what workers answer when they are asked for it,
-        `on_listening` who can be asked from now on, and `on_report` what workers report about themselves.
+        All callbacks run on the server's thread. Callbacks about workers of an elastic job get the worker's id first.
+
+        Args:
+            host: Address to listen on.
+            port: Port to listen on; 0 for a free one.
+            secret: The job's secret.
+            handshake_limit_s: Time after which an unauthenticated connection is closed.
+            max_unauthenticated: Unauthenticated connections that may be open at once.
+            on_slow_meeting: Called once for each meeting that takes long, with a text that names the missing ranks.
+            slow_after_s: Time after which a meeting counts as slow.
+            on_ready: Called when a worker asks for a place. Further arguments are the loss that ended its last world
+                (or None), whether it has never received the training's state, and the newest checkpoints that it knows
+                of.
+            on_preempted: Called when a worker got SIGTERM and waits for `excuse`.
+            on_progress: Called with a worker's progress report, which the driver has asked for.
+            on_listening: Called when a worker starts to receive messages, and so can be asked for progress.
+            on_report: Called with a worker's report about itself.
         """
         if host == LOOPBACK:
-            check_loopback()  # workers would try to connect until their time limit
+            check_loopback()  # otherwise workers would try to connect until their time limit
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
         listener.setblocking(False)
-        self._listeners = {host: listener}  # by address
+        self._listeners = {host: listener}  # listeners by address
         self.port: int = listener.getsockname()[1]
         self.statistics = Statistics()
         self._secret = secret
@@ -129,7 +144,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Close every connection and the port. Idempotent."""
+        """Close every connection and the port. Safe to call twice."""
         if self._thread.is_alive():
             self._post(self._mark_stopping)
             self._thread.join()
@@ -143,7 +158,10 @@ class Server:
         self.stop()
 
     def listen_too(self, host: str) -> None:
-        """At the same port of another address of this machine. OSError if that is taken; harmless if done already."""
+        """Listen on the port also at another address of this machine. Do nothing if that was done before.
+
+        OSError if the port is taken there.
+        """
         if host in self._listeners:
             return
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -153,39 +171,39 @@ class Server:
         self._post(self._watch_listeners)
 
     def lose(self, rank: int, text: str) -> None:
-        """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
+        """Record that `rank` has ended. Ranks that wait for it get this text as an error."""
         self._post(lambda: self._deliver(self._board.lose(rank, text)))
 
     def find(self, rank: int) -> None:
-        """A lost rank may come after all."""
+        """Allow a lost rank to come again."""
         self._post(lambda: self._board.find(rank))
 
     def close_generation(self, generation: int, text: str) -> None:
-        """Whoever meets in this generation is sent back, to ask for another place."""
+        """Refuse ranks that meet in this generation or an older one, so that they ask for a new place."""
         self._post(lambda: self._deliver(self._board.close(generation, text)))
 
     def give_places(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> None:
-        """By birth id, to those who wait for one."""
+        """Send their places, by worker id, to the workers that wait for one."""
         self._post(lambda: self._deliver(self._waiting_list.give(places, generation)))
 
     def dismiss(self, birth: int, text: str) -> None:
         self._post(lambda: self._deliver(self._waiting_list.dismiss(birth, text)))
 
     def excuse(self, birth: int, may_stay: bool) -> None:
-        """Answer a worker that got SIGTERM: whether it may stay until the next commit."""
+        """Answer a worker that got SIGTERM: True if it may stay until the next commit."""
         self._post(lambda: self._deliver(self._waiting_list.excuse(birth, may_stay)))
 
     def excuse_nobody(self) -> None:
-        """From now on, no worker may."""
+        """Refuse, from now on, every worker that got SIGTERM and asks to stay."""
         self._post(lambda: self._deliver(self._waiting_list.excuse_nobody()))
 
     def notify(self, births: Iterable[int], message: Mapping[str, Any]) -> None:
-        """To those of them that listen."""
+        """Send a message to those of these workers that listen."""
         self._post(lambda: self._deliver(self._waiting_list.notify(births, dict(message))))
 
     @property
     def waiting(self) -> int:
-        """How many ranks wait for the others right now."""
+        """The number of ranks that wait for other ranks now."""
         return self._board.waiting
 
     @property
@@ -194,7 +212,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many authenticated connections are open."""
+        """The number of open authenticated connections."""
         return len(self._peers) - len(self._strangers)
 
     def put(self, key: str, value: bytes) -> None:
@@ -203,11 +221,11 @@ class Server:
     def get(self, key: str) -> bytes | None:
         return self._store.get(key)
 
-    # Below: the server's thread only.
+    # The methods below run on the server's thread only.
 
     def _post(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
-        with suppress(OSError):  # stopped already: nobody waits any more
+        with suppress(OSError):  # the server has stopped, so no rank waits any more
             self._wake_sender.send(b"\0")
 
     def _mark_stopping(self) -> None:
@@ -229,7 +247,7 @@ class Server:
         for moment in (self._board.next_deadline(), self._accept_again_at, self._notice_at):
             if moment is not None:
                 deadlines.append(moment)
-        # The upper bound: epoll refuses waits of more than 24 days.
+        # Limit the wait, because epoll refuses more than 24 days.
         return min(max(0.0, min(deadlines) - time.monotonic()), _LONGEST_WAIT_S) if deadlines else None
 
     def _keep_time(self) -> None:
@@ -244,7 +262,7 @@ class Server:
             self._watch_listeners()
 
     def _watch_meeting(self, now: float) -> None:
-        """Say once for each meeting who waits for whom, if it takes long."""
+        """Report a slow meeting once, with the ranks that wait and the ranks that are missing."""
         who = self._board.who_waits() if self._on_slow_meeting is not None else None
         if who is None:
             self._notice_at = None
@@ -276,7 +294,8 @@ class Server:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The newcomer is served and the oldest stranger goes: silent connections cannot keep a worker out.
+        # Accept the new connection and close the oldest unauthenticated one, so that silent connections cannot keep a
+        # worker out.
         if len(self._strangers) >= self._max_unauthenticated:
             self.statistics.dropped += 1
             self._close(next(iter(self._strangers)))
@@ -287,7 +306,7 @@ class Server:
         self._flush(peer)
 
     def _make_room(self) -> None:
-        """Out of descriptors: drop the oldest stranger, or stop accepting for a moment instead of spinning."""
+        """Free a descriptor: close the oldest unauthenticated connection, or stop accepting for a moment."""
         if self._strangers:
             self.statistics.dropped += 1
             self._close(next(iter(self._strangers)))
@@ -299,7 +318,7 @@ class Server:
 
     def _attend(self, peer: _Peer, events: int) -> None:
         if peer not in self._peers:
-            return  # closed while other events of the same round were handled
+            return  # the connection was closed while another event of this round was handled
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(peer)
@@ -315,7 +334,7 @@ class Server:
             self._close(peer)
 
     def _receive(self, peer: _Peer) -> None:
-        # Before authentication not one byte more than the proof is read.
+        # Before authentication, read no byte beyond the proof.
         wanted = protocol.PROOF_BYTES - len(peer.proof) if peer.reader is None else _RECEIVE_BYTES
         try:
             data = peer.sock.recv(wanted)
@@ -336,7 +355,7 @@ class Server:
         peer.outgoing += verdict
         if keys is None:
             self.statistics.refused += 1
-            peer.closing = True  # still a stranger: its deadline stands
+            peer.closing = True  # the connection is still unauthenticated, so its deadline stays in force
         else:
             self.statistics.authenticated += 1
             peer.reader = protocol.FrameReader(keys.to_server)
@@ -358,7 +377,7 @@ class Server:
                 case "preempted":
                     self._hear_preempted(peer, _integer(message, "birth"))
                 case "progress":
-                    if self._on_progress is not None:  # an answer, which gets none
+                    if self._on_progress is not None:  # a progress report gets no answer
                         self._on_progress(_integer(message, "birth"), message)
                 case "report":
                     self._on_report(_integer(message, "birth"), message)
@@ -445,7 +464,7 @@ def _arrival(peer: _Peer, message: dict[str, Any]) -> Arrival:
         raise ValueError(f"rank {rank} is outside a world of {size}")
     if generation < 0:
         raise ValueError(f"the generation must not be negative, it is {generation}")
-    if not timeout > 0:  # so written that NaN is refused
+    if not timeout > 0:  # this form also refuses NaN
         raise ValueError(f"the time limit must be positive, it is {timeout}")
     if not isinstance(version, str) or not isinstance(info, dict):
         raise TypeError("version must be text and info a map")
@@ -473,7 +492,7 @@ _open_servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _close_in_forked_child() -> None:
-    """A forked child (a data loader) must not keep the port or a worker's connection open."""
+    """Close the sockets in a forked child (a data loader), so that it does not keep the port or connections open."""
     for server in list(_open_servers):
         server._close_sockets()
     _open_servers.clear()

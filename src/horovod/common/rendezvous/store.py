@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rendezvous server keeps for its clients: values by key, and groups of members that are counted.
+"""Data that the rendezvous server keeps for its clients: values by key, and groups whose members are counted.
 
-Pure bookkeeping, like meeting.py; the server carries the answers.
+This module uses no sockets; the server sends the answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from horovod.common.rendezvous.meeting import Reply
 
 
 class Store:
-    """Values and groups. `put` and `get` may be called from any thread, everything else from the server's alone."""
+    """Values and groups. `put` and `get` are thread-safe; other methods run on the server's thread."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -26,7 +26,7 @@ class Store:
         return self._values.get(key)
 
     def answer(self, message: dict[str, Any], uploads: dict[str, bytearray]) -> Reply:
-        """Do what a client asks for. `uploads`: the values of which this client has sent a part."""
+        """Execute a client's request and return the answer. `uploads` holds this client's incomplete values."""
         match message["op"]:
             case "put":
                 return self._put_piece(message, uploads)
@@ -39,9 +39,9 @@ class Store:
                 return {"ok": True, "count": len(self._groups.get(_text(message, "group"), ()))}
 
     def _put_piece(self, message: dict[str, Any], uploads: dict[str, bytearray]) -> Reply:
-        """Add a piece to one of the uploads; the last piece makes the value visible.
+        """Add a piece to an upload. The last piece makes the value visible.
 
-        A value that must be new does not replace another one; the answer to the last piece says so.
+        If the value must be new, an existing value is kept, and the answer to the last piece says so.
         """
         key, total, data = _text(message, "key"), message["total"], message["data"]
         if not isinstance(data, bytes):

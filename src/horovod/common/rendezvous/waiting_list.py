@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of an elastic job that wait for the driver's word, by birth id: a place to take, leave to stay until the next
-commit, or news of other hosts.
+"""Workers of an elastic job that wait for an answer or for messages of the driver, by worker id.
 
-Pure bookkeeping, like meeting.py; the driver decides, and the rendezvous server carries the answers.
+A worker waits for a place, for permission to stay after SIGTERM, or for messages about hosts. This module uses no
+sockets: the driver decides, and the rendezvous server sends the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from horovod.common.rendezvous.meeting import Answers, Reply, refusal
 
 
 class WaitingList:
-    """`key` is where an answer goes (the server's connection)."""
+    """Waiting workers. `key` identifies the receiver of an answer (the server's connection)."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Hashable] = {}
@@ -23,28 +23,28 @@ class WaitingList:
         self._excuses_nobody = False
 
     def ask(self, birth: int, key: Hashable) -> None:
-        """A worker waits for its place. One that asks again has lost its former connection."""
+        """Record that a worker waits for its place. If it asks again, it has lost its former connection."""
         self._waiting[birth] = key
 
     def listen(self, birth: int, key: Hashable) -> Answers:
-        """A worker wants to hear of other hosts for as long as it is connected."""
+        """Record that a worker wants messages about hosts while it is connected."""
         self._listening[birth] = key
         return [(key, {"ok": True})]
 
     def give(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> Answers:
-        """The places of a generation, by birth id."""
+        """Answer waiting workers with their places in a generation, by worker id."""
         found = [(self._waiting.pop(birth), place) for birth, place in places.items() if birth in self._waiting]
         return [(key, {"ok": True, "generation": generation, "place": dict(place)}) for key, place in found]
 
     def dismiss(self, birth: int, text: str) -> Answers:
-        """The worker is not part of the job any more."""
+        """Answer a waiting worker that it is not part of the job any more."""
         if birth not in self._waiting:
             return []
         reply: Reply = refusal(text) | {"dismissed": True}
         return [(self._waiting.pop(birth), reply)]
 
     def preempted(self, birth: int, key: Hashable) -> Answers:
-        """A worker got SIGTERM, and asks whether it may stay until the next commit."""
+        """Record that a worker got SIGTERM and asks whether it may stay until the next commit."""
         self._preempted[birth] = key
         return self.excuse(birth, False) if self._excuses_nobody else []
 
@@ -54,7 +54,7 @@ class WaitingList:
         return [(self._preempted.pop(birth), {"ok": True} if may_stay else refusal("this worker is to end at once"))]
 
     def excuse_nobody(self) -> Answers:
-        """The job ends: whoever gets SIGTERM does too."""
+        """Refuse workers that got SIGTERM, now and later, because the job ends."""
         self._excuses_nobody = True
         return [answer for birth in list(self._preempted) for answer in self.excuse(birth, False)]
 
@@ -62,7 +62,7 @@ class WaitingList:
         return [(self._listening[birth], message) for birth in births if birth in self._listening]
 
     def leave(self, key: Hashable) -> None:
-        """A connection is gone."""
+        """Remove the worker whose connection is gone."""
         for table in (self._waiting, self._listening, self._preempted):
             for birth in [birth for birth, where in table.items() if where == key]:
                 del table[birth]
