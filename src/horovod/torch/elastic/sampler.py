@@ -20,7 +20,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
-        # Not super().__init__, whose argument came and went with the versions of torch.
+        # Do not call super().__init__, because its parameter differs between versions of torch.
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
