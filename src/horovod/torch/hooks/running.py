@@ -42,9 +42,8 @@ class BucketRuns:
         self._reduction = reduction
         self._begun: dict[int, tuple[HookRun, FlatBucket]] = {}  # by the index of the bucket
         self._lock = threading.RLock()  # with several devices autograd fills buckets from several threads
-        self._failures = (
-            0  # hook failures in this world; part of wire names, because failed runs leave operations behind
-        )
+        # Hook failures in this world. Wire names count them, because failed runs leave operations behind.
+        self._failures = 0
         self._world: object = None
 
     def __bool__(self) -> bool:
