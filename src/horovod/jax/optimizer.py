@@ -126,7 +126,7 @@ def _codes_in(function: Callable[..., Any]) -> frozenset[CodeType]:
 
 
 def _every(passes: int, divisor: int, step: Any) -> Any:
-    """Return a transformation that accumulates gradients, and makes a step of the sum once in `passes` calls."""
+    """Return a transformation that accumulates gradients, and makes a step with every `passes`-th."""
     import optax
 
     def init(params: Tree) -> DistributedState:

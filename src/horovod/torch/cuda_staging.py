@@ -26,7 +26,7 @@ from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
 from horovod.torch.cuda_streams import Event, Streams
 from horovod.torch.submitter import Submitter
 
-_INVALID, _FAILED = 2, 4  # hvd::Code
+_INVALID, _FAILED = 2, 4  # error codes of the engine (hvd::Code)
 _tickets = itertools.count(1 << 40)  # tickets stand for handles; they begin far above the engine's handles
 
 

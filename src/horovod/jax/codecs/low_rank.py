@@ -103,7 +103,7 @@ def _product(left: JaxArray, right: JaxArray) -> JaxArray:
 
 
 def is_worth_factoring(shape: Sequence[int], method: PowerSGD) -> bool:
-    """Return True if a gradient is a matrix, perhaps a folded one, and its factors are smaller by the minimum rate."""
+    """Return True if a gradient folds to a matrix whose factors are smaller by the method's minimum rate."""
     if len(shape) < 2 or not math.prod(shape):
         return False
     rows, columns = shape[0], math.prod(shape[1:])

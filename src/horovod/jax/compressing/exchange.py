@@ -54,7 +54,7 @@ class Exchange:
         return jnp.zeros(1, jnp.float32) if self._last is None else self._last.astype(jnp.float32)
 
     def after(self, values: JaxArray) -> JaxArray:
-        """Return flat values, changed to depend on all collectives so far."""
+        """Return flat values, unchanged but dependent on all collectives so far."""
         if self._last is None:
             return values
         return values + _zero(self._last).astype(values.dtype)

@@ -34,7 +34,7 @@ class PowerPart(BucketPart):
         return is_small and super().chooses(name, gradient)
 
     def is_dense(self, shares: HostShares) -> bool:
-        """Return True on one host, and for the first steps."""
+        """Return True on one host, and in the steps before `start_after`."""
         return super().is_dense(shares) or self.steps < self._power.start_after
 
     def after_dense(self, bucket: Bucket, total: Tensor) -> Tensor:

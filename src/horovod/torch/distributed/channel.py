@@ -142,7 +142,7 @@ class Channel:
         try:
             if first is None or self.world.wait(first, request.timeout_s):
                 return
-        except EngineError:  # its caller gets the error, so do not report it here
+        except EngineError:  # its own caller gets the error, or has already released the handle
             return
         why = f"{request.operation} waited {request.timeout_s:g} s, the time limit of the group, for the one before it"
         self.fail(why)
@@ -298,7 +298,7 @@ def _settings(timeout_s: float) -> Settings:
 def _skips_agreement(settings: Settings) -> bool:
     """Return True if ranks trust each other to make equal calls, as with torch's NCCL; not with DETAIL debugging."""
     asked = settings.text("HOROVOD_GPU_TRANSPORT") or "auto"
-    torch_debug: Any = dist  # whose type stubs lack these
+    torch_debug: Any = dist  # its type stubs lack these attributes
     return asked.lower() in ("auto", "nccl") and torch_debug.get_debug_level() != torch_debug.DebugLevel.DETAIL
 
 

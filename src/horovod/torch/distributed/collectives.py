@@ -129,7 +129,7 @@ class Collectives:
 
         return work.then(combine, tensors)
 
-    # Movements
+    # Collectives that move data
 
     def broadcast(self, request: Request, tensors: list[Tensor], root: int) -> Work:
         given = [in_order(tensor) for tensor in tensors]
@@ -245,7 +245,7 @@ class Collectives:
         work = self._work(request, [handle], [tensor], given, source=-1 if sends else peer)
         return work if sends else self._put_back(work, [given], [tensor])
 
-    # Common parts
+    # Helpers
 
     @staticmethod
     def _put_back(work: Work, given: list[Tensor], tensors: list[Tensor]) -> Work:

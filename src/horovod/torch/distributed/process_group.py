@@ -76,7 +76,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # Movements
+    # Collectives that move data
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         root = opts if isinstance(opts, int) else opts.rootRank

@@ -123,7 +123,7 @@ class Flights:
     def wait(self) -> None:
         """Wait for all reductions, even if one fails, then raise the first failure."""
         finishers, self._finishers = self._finishers, []
-        changed = self._writes.changed()  # before results are put in place
+        changed = self._writes.changed()  # first, because copying results counts as a write
         in_spite_of_failures([*finishers, partial(refuse, changed)])
 
     def _watch(self, gradients: Iterable[Gradient], grads: Iterable[Any]) -> None:
@@ -164,7 +164,7 @@ class Flights:
     def _start_unusual(self, gradient: Gradient, cargoes: dict[torch.device, list[Cargo]]) -> None:
         gathers_rows = gradient.sparse and not self._reduction.sparse_as_dense
         if gathers_rows and self.comm_hook.hook is not None:
-            return  # all ranks refuse it in their next exchange
+            return  # all ranks raise an error for it in their next exchange
         converted = put_in_form(gradient.parameter, gathers_rows)
         if gathers_rows:
             self._start_sparse(gradient)

@@ -52,7 +52,7 @@ class Reduction:
 
 
 class Gradient:
-    """One parameter's gradient."""
+    """Gradient of one parameter, with its names on the wire, its group and its hook."""
 
     __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse", "suffix", "wire_name")
 

@@ -35,7 +35,7 @@ def gradient_homes(dtypes: Sequence[int], wire: int, overlap: bool) -> GradientH
     if not dtypes or not (chosen if chosen is not None else not overlap):
         return None
     if wire != AS_IT_IS and settings.flag("HOROVOD_DETERMINISTIC"):
-        return None  # staging rounds to the wire dtype even on one host; shared gradients would not be rounded
+        return None  # it makes staging round to the wire dtype; shared gradients are not rounded
     topology = default_context.topology
     onlookers = _onlookers()
     if onlookers is None or topology.local_size < topology.size:

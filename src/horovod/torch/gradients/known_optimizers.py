@@ -51,7 +51,7 @@ class Identity(NamedTuple):
 
 
 def describe(optimizer: torch.optim.Optimizer) -> str:
-    """Return an optimizer's class and the user's line that is making it."""
+    """Return an optimizer's class and the user's line of code that makes it."""
     return f"{type(optimizer).__name__} made at {waits.line_of(sys._getframe())}"
 
 

@@ -90,7 +90,7 @@ class Bucket:
         self._label = f"{text}." if text else ""
 
     def average(self, total: Tensor) -> Tensor:
-        """Turn a sum over all ranks, in place, into what the optimizer asked for: the mean, or the sum for op=Sum.
+        """Turn a sum over all ranks, in place, into the optimizer's result: the mean, or the sum for op=hvd.Sum.
 
         gradient_predivide_factor has no effect here: it divides before the sum and multiplies after it.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of the asynchronous collectives that a communication hook yields, and how the reducer waits for them."""
+"""Handles of the asynchronous collectives that a communication hook yields, and for which the reducer waits."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def unpacked(text: str) -> Layout:
 
 def _fill(parameters: Iterable[Described], limit_bytes: int) -> list[list[Described]]:
     buckets: list[list[Described]] = []
-    filling: dict[tuple[str, str, str], tuple[list[Described], int]] = {}  # the open bucket of each kind, and its bytes
+    filling: dict[tuple[str, str, str], tuple[list[Described], int]] = {}  # each kind's open bucket and its bytes
     for parameter in parameters:
         bucket, nbytes = filling.get(parameter.kind, ([], 0))
         if bucket and nbytes + parameter.nbytes > limit_bytes:

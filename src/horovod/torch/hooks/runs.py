@@ -36,7 +36,7 @@ class HookRun:
         try:
             return self._handle.is_complete()
         except Exception:
-            return True  # the hook gets the error when it asks for the result
+            return True  # advance() gets the error from result() and throws it into the hook
 
     def advance(self) -> None:
         """Send the hook the results of completed collectives, until it waits for one that has not completed."""
