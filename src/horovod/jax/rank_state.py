@@ -38,7 +38,7 @@ class Layout:
 
     @property
     def is_dense(self) -> bool:
-        """True if all ranks are on one host, so that nothing is compressed."""
+        """Return True if all ranks are on one host, so that nothing is compressed."""
         return self.shares.hosts == 1
 
     def lengths(self, values: int) -> tuple[int, int, int]:

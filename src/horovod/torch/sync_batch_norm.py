@@ -191,7 +191,7 @@ def _combined(row: Tensor, process_set: ProcessSet, number: int) -> tuple[Tensor
     count = counts.sum()
     divisor = count.clamp(min=1)
     mean = (means * counts).sum(0) / divisor
-    squares = deviations + counts * (means - mean) ** 2  # deviations of each rank's values from the common mean
+    squares = deviations + counts * (means - mean) ** 2  # squared deviations from the common mean
     return mean, squares.sum(0) / divisor, count
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD: allreduces of two small factors of each matrix; they are linear, so that hosts need no separate stages."""
+"""PowerSGD: allreduces of two small factors of each matrix. Sums are linear, so hosts need no separate stages."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class BucketPart:
 
     def _divided(self, bucket: Bucket) -> Generator[Any, Any, HostShares]:
         """Return the shares of this world's hosts. Make new ranks take over the state that is equal on all ranks."""
-        # The name counts failures of hooks, because after a failure some ranks may know the shares and others may not.
+        # A failed hook changes this wire name, because after it some ranks may know the shares and others may not.
         bucket.label("")
         meeting = default_context.world, bucket.wire_name("hosts")
         if self._shares is None or self._meeting != meeting:

@@ -244,7 +244,7 @@ class GradientReducer:
         due = self._due()
         standings = self._table.standings()
         if place is Place.BACKWARD and not is_due(standings):
-            return  # not the last pass of a window: ranks that are further wait for this one
+            return  # not the last of backward_passes_per_step passes; ranks that are ahead wait
         for gradient in self._gradients.thawed(standings):
             self._hook(gradient)
         bundle = self._flights.make_bundle(due)

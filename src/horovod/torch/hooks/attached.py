@@ -58,7 +58,7 @@ class AttachedHook:
 
     @property
     def leaves_gradients(self) -> bool:
-        """True if the hook leaves the reduction to the engine, as a compression with scope="host" does on one host."""
+        """Return True if the hook leaves the reduction to the engine, as compression does on one host by default."""
         leaves: Callable[[], bool] | None = getattr(self.hook, "leaves_gradients", None)
         return leaves is not None and leaves()
 
@@ -68,7 +68,7 @@ class AttachedHook:
 
     @property
     def lacks_places(self) -> bool:
-        """True if a gradient may be computed for which there is no bucket; ranks have to append buckets first."""
+        """Return True if a gradient may be computed for which there is no bucket, so that ranks must append buckets."""
         return self.hook is not None and any(it.hook is not None and it.group is None for it in self._gradients)
 
     def settle(self, decision: Reduce, place: Place) -> Conversation:
