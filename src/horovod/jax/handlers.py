@@ -84,9 +84,8 @@ class Handlers:
         self._ffi.register_ffi_target(xla_library.TARGET, on_gpu, platform="CUDA")
 
     def lowering(self) -> Any:
-        # For XLA the call has side effects, so that XLA neither merges nor drops a call that another rank may still
-        # make. For JAX it has none, because programs with effects are dispatched through Python, which costs ten times
-        # as much.
+        # For XLA the call has side effects, so that XLA never merges or drops a call that another rank may still make.
+        # For JAX it has none, because JAX dispatches programs with effects through Python, at ten times the cost.
         return self._ffi.ffi_lowering(xla_library.TARGET, has_side_effect=True)
 
     def lost_rank(self) -> int | None:

@@ -59,8 +59,8 @@ def run(call: Call, arrays: Sequence[JaxArray]) -> Sequence[JaxArray]:
     return results
 
 
-# JAX names programs after their functions, and unnamed collectives are named after their programs. The number of ranks
-# and this rank's index determine the shapes of results, so each combination needs another program.
+# JAX names this program after its function, and an unnamed collective in it is named after the program.
+# The number of ranks and this rank's index determine the shapes of results, so each combination needs a program.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def eager(call: Call, size: int, index: int, *arrays: JaxArray) -> tuple[JaxArray, ...]:
     return tuple(collective_p.bind(*arrays, call=call))

@@ -105,8 +105,7 @@ _programs: dict[int, _Program] = {}  # by the id of their modules, which exist a
 
 
 def _program_of(ctx: Any) -> _Program:
-    # Identify the program by its module: from JAX 0.11 on several programs share an MLIR context, and modules may
-    # compare as equal.
+    # From JAX 0.11 on several programs share an MLIR context, and modules may compare as equal, so use the module's id.
     module = ctx.module_context.module
     if id(module) not in _programs:
         _programs[id(module)] = _Program()
@@ -156,8 +155,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
 
 
 def _lower_on_gpu(ctx: Any, *operands: Any, call: Call) -> Any:
-    # JAX starts programs on a GPU in the order of their calls, independent of its CPU backend, so there is nothing to
-    # check.
+    # JAX starts programs on a GPU in the order of their calls, so dispatch.check() is not needed here.
     loaded = handlers.load()
     if loaded is None:
         raise NotImplementedError(

@@ -15,8 +15,8 @@ from horovod.torch.wrapping import WrappedOptimizer
 Tensor = torch.Tensor
 _SETTLED = 0.96  # ratio of the variance's norm to that of 1 / (1 - beta2) steps ago at which the warm-up ends
 _POINTS = 10  # number of norms taken during these steps
-# Lower limit of frozen variances as a share of their tensor's mean, because values without gradients in the warm-up
-# would make enormous steps as soon as they get gradients.
+# Frozen variances are at least this share of their tensor's mean.
+# Values without gradients in the warm-up would otherwise make enormous steps as soon as they get gradients.
 _LEAST_SHARE = 1e-4
 
 

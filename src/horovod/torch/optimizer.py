@@ -105,8 +105,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._has_stepped()
         return result
 
-    # Without this, Optimizer.load_state_dict() would wrap step() again and step hooks would run twice: the wrapped
-    # class already runs them.
+    # Keep Optimizer.load_state_dict() from wrapping step(), because the wrapped class already runs step hooks.
     step.hooked = True  # type: ignore[attr-defined]
 
     @property

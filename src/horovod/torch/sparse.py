@@ -28,8 +28,8 @@ def sparse_allreduce(
     if op not in (Average, Sum):
         raise ValueError("sparse_allreduce_async can only average and sum; densify the tensor for other operations")
     shape, is_average = tensor.shape, op == Average
-    # Allgather concatenates along the first dimension, so indices are transposed. The private accessors also accept
-    # tensors that are not coalesced, as gradients often are.
+    # Indices are transposed because allgather concatenates along the first dimension.
+    # The private accessors also accept tensors that are not coalesced, as gradients often are.
     parts = {"indices": tensor._indices().t().contiguous(), "values": tensor._values().detach().contiguous()}
     if compares_shapes:
         # This part only compares shapes: allgather requires equal dimensions after the first one, which is 0 here.

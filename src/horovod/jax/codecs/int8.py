@@ -46,8 +46,7 @@ def _quantise(values: JaxArray) -> tuple[JaxArray, JaxArray]:
     """Return the scale of each block (a row) and each value as a whole number of scales, in float32."""
     largest = jnp.abs(values).max(axis=1, keepdims=True)
     is_bad = ~jnp.isfinite(values).all(axis=1, keepdims=True)
-    # XLA would turn the division by a constant into a multiplication, which rounds differently; the barrier prevents
-    # this.
+    # The barrier keeps XLA from turning the division by a constant into a multiplication, which rounds differently.
     steps = jax.lax.optimization_barrier(jnp.float32(_STEPS))
     inverse = steps / largest
     is_zero = jnp.isinf(inverse)  # True if the block is zero, or too small for a scale

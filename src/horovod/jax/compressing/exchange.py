@@ -72,8 +72,7 @@ class Exchange:
             rows = jnp.concatenate([rows[:start], jnp.zeros(1, rows.dtype), rows[start:]])
             splits[me], received[me] = splits[me] + 1, received[me] + 1
         call = Call(ALLTOALL, self._set, self._named(stage), splits=tuple(splits), received=sum(received))
-        # JAX lowers equal calls only once, so the calls' names would depend on what this rank sends; a serial prevents
-        # this.
+        # JAX lowers equal calls only once, so without a serial the calls' names would depend on what this rank sends.
         result = self._run(replace(call, serial=next(_serials)), rows)
         if not is_empty:
             return result

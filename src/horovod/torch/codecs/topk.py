@@ -66,8 +66,8 @@ class TopKCodec:
         is_finite = torch.isfinite(lowest) & torch.isfinite(highest)
         # Exclude zeros, because sending one changes no sum.
         reaches = (magnitudes >= self._threshold(magnitudes)) & (magnitudes > 0) & is_finite
-        # The length of the message depends on the values, so the host has to wait for the GPU here. It waits again only
-        # if too many values reach the threshold.
+        # The message's length depends on the values, so the host has to wait for the GPU here.
+        # It waits once more only if too many values reach the threshold.
         indices = reaches.nonzero().view(-1)
         if not indices.numel():  # no value can be sent, because all are zero or one is not finite
             only = p[:1].clone().masked_fill_(~is_finite, math.nan)

@@ -290,8 +290,7 @@ def _settings(timeout_s: float) -> Settings:
         # The leader knows which ranks are missing, so its timeout fires before the callers'. It counts whole seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
-    # NCCL hangs if ranks launch operations of two groups in different orders, so launch in the program's order of
-    # calls.
+    # Launch in the order of calls, because NCCL hangs if ranks launch operations of two groups in different orders.
     return Settings({**suited, **given.explicit}, engine_only={"launches_by_calls": 1})
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from horovod.torch.distributed.work import Work
 
-# Operations usually end in the order in which they began, so the thread waits for the oldest. After this time it checks
-# the others, too, because a receive may wait for something that happens after them.
+# Operations usually end in the order in which they began, so the watching thread waits for the oldest this long.
+# Then it checks the others, because a receive may wait for something that happens after them.
 _TURN_S = 0.005
 _END_LIMIT_S = 1.0
 

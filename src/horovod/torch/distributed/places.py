@@ -126,8 +126,8 @@ class GpuPlace(Place):
         return torch.futures.Future(devices=[torch.device("cuda", self.device)])
 
     def complete_here(self) -> None:
-        # A future remembers the stream that is current when it gets its value. torch runs callbacks on a stream of its
-        # own, which would have to wait, too. After the callback, torch restores its caller's stream.
+        # A future remembers the stream that is current when it gets its value, so make the operation's stream current.
+        # torch runs this callback on its own stream, which would have to wait, too, and later restores its caller's.
         before = torch.cuda.current_device()
         torch.cuda.set_stream(self._stream)
         torch.cuda.set_device(before)

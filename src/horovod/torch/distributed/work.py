@@ -109,8 +109,7 @@ class Work(_Work):  # type: ignore[misc]
         with self._lock:
             if self._future is not None:
                 return self._future
-            # Raise errors in a callback: these reach callers that wait in C++, too, while those of set_exception() do
-            # not.
+            # An error that a callback raises reaches callers that wait in C++, too; one from set_exception() does not.
             self._trigger = self._place.future()
             self._future = self._trigger.then(self._outcome)
             done = self._done

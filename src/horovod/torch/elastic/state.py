@@ -104,8 +104,7 @@ class StateHandler:
 class StateDictHandler(StateHandler):
     """Handler for objects with state_dict and load_state_dict, such as learning rate schedulers."""
 
-    # Copies tensors of the state. By default they stay on their device, because not all objects move what they load
-    # back.
+    # Tensors are copied on their own device by default, because not all objects move what they load back to it.
     _copy_leaf = staticmethod(_copy_tensor)
 
     def __init__(self, value: Any) -> None:

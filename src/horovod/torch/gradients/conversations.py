@@ -117,6 +117,6 @@ def in_spite_of_failures(steps: Iterable[Callable[[], None]]) -> None:
         if failure is not None:
             raise failure
     finally:
-        # The frame and the failure's traceback refer to each other. Until Python's garbage collector runs, they would
-        # keep alive all that the callers hold: gradients in the memory of a world that has ended, results of the user.
+        # Break the cycle of this frame and the failure's traceback, which would keep alive all that the callers hold.
+        # Among this may be gradients in the memory of a world that has ended.
         del failure

@@ -41,16 +41,16 @@ from horovod.torch.hooks.bucket import CommHook
 
 Tensor = torch.Tensor
 
-# Each reduction needs a call and a wake-up, which cost more than reducing one small gradient. So gradients wait until
-# they have this many bytes together, or until the end of backward().
+# Gradients wait until they have this many bytes together, or until the end of backward().
+# Each reduction needs a call and a wake-up, which for a small gradient cost more than the reduction itself.
 _CARGO_BYTES = 512 * 1024
 _NO_LIMIT = 1 << 62
 
 _NOTHING_ELSE = Reduce(b"", ())
 
-# On a GPU that this rank does not share, 24 MB (48 * 512 KiB) of gradients are sent together: that makes few calls, and
-# sends gradients early enough to overlap with backward(). Ranks that share a GPU take turns on it. They gain nothing
-# from an exchange before the end of backward(), and each exchange costs a change of turns.
+# On a GPU that this rank does not share, 48 * 512 KiB of gradients are sent together.
+# That makes few calls, and sends gradients early enough to overlap with backward().
+# Ranks that share a GPU take turns on it, so they gain nothing from an exchange before the end of backward().
 _TIMES_ON_GPU = 48
 
 _TOO_MANY_PASSES = (
@@ -95,8 +95,7 @@ class GradientReducer:
         self._gradients.restart(passes)
         self._table = self._gradients.table  # counts each gradient's passes in this round
         self._flights = Flights(reduction, self._gradients, buckets, homes, self._known)
-        # The hooks get a weak reference, so that they neither keep the optimizer alive nor reduce gradients after it is
-        # gone.
+        # Hooks get a weak reference, so that they neither keep the optimizer alive nor act after it is gone.
         self._overlap = overlap
         self._shares_gpus: bool | None = None  # None: no parameter is on a GPU
         self._arrived = Arrivals(_CARGO_BYTES if overlap.of(named) else _NO_LIMIT, _notifier(weakref.ref(self)))
@@ -239,8 +238,8 @@ class GradientReducer:
 
     def _conversation(self, place: Place) -> Conversation:
         """Send the other ranks what is due here, and begin what is due on any rank."""
-        # Nothing begins before all ranks have answered: an earlier submission would only wake a thread on another rank,
-        # which would take the processor from that rank's backward().
+        # Nothing is submitted before all ranks have answered.
+        # An earlier submission would wake a thread on another rank, which would slow down that rank's backward().
         due = self._due()
         standings = self._table.standings()
         if place is Place.BACKWARD and not is_due(standings):

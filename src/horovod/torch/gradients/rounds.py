@@ -27,8 +27,9 @@ import zlib
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-# States of a gradient in a round, ascending by precedence: Max of the ranks' states decides. The native gradient_table
-# uses the same numbers. DONE: ranks have agreed to reduce it in this round, so it is done on all ranks or on none.
+# States of a gradient in a round, ascending by precedence: the maximum over the ranks decides.
+# The native gradient_table uses these numbers, too.
+# DONE means that ranks have agreed to reduce it in this round, so it is done on all ranks or on none.
 FROZEN, OPEN, OPEN_SPARSE, DUE, DUE_SPARSE, DONE = range(6)
 Standings = bytes  # one state for each gradient, in the order of their numbers
 

@@ -98,8 +98,7 @@ class Bucket:
 
     def is_finite(self, tensor: Tensor) -> bool:
         """Return True if a tensor has no NaN and no infinity. Keep a new residual only if the result is finite."""
-        # The sum is NaN or infinite if any value is, and needs one pass. It may also overflow, so check each value
-        # then.
+        # The sum is not finite if any value is not, and needs one pass; it may also overflow, so then check each value.
         return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
     def abandon(self) -> None:
@@ -114,8 +113,8 @@ class Bucket:
         return collective
 
 
-# A hook is called with a bucket and returns a generator. The generator yields handles, is sent their results, and
-# returns the reduced bucket, a flat tensor of the size of bucket.tensor.
+# A hook is called with a bucket and returns a generator.
+# The generator yields handles, is sent their results, and returns a flat tensor of the size of bucket.tensor.
 Running: TypeAlias = Generator[Any, Any, Tensor]
 CommHook: TypeAlias = Callable[[Bucket], Running]
 
