@@ -2,7 +2,7 @@
 """XLA handlers (libhvd_xla), registered with JAX.
 
 If XLA does not accept a handler's version, it refuses the whole CPU backend. So the handlers are tried in another
-process first if the version of jaxlib is newer than all tested ones.
+process first if the version of JAX is newer than all tested ones.
 """
 
 from __future__ import annotations
