@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JAX API: `import horovod.jax as hvd`, before the first computation of the script."""
+"""JAX API: `import horovod.jax as hvd`, before the first computation of the script."""
 
 from horovod.common.frameworks import require
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jax.Array as the engine sees it: read where it lies, by its buffer's address; results are built without a copy."""
+"""Access of the engine to JAX arrays: it reads them in place by their address, and builds results without a copy."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from horovod.common.arrays import Array, NumpyAdapter, address_of
 from horovod.common.dtypes import ID_BY_DTYPE
 from horovod.common.ops import Description
 
-JaxArray: TypeAlias = Any  # jax.Array; also a tracer inside jit
+JaxArray: TypeAlias = Any  # jax.Array, or a tracer inside jit
 Tree: TypeAlias = Any
 
-# What jax.device_put adopts instead of copying it.
+# Alignment in bytes that lets jax.device_put use memory without copying it.
 _ALIGNMENT = 64
 
 
 class JaxAdapter(NumpyAdapter):
-    """See horovod.common.ops.Adapter. Outputs are NumPy arrays at first: `as_jax` turns them into JAX's."""
+    """Adapter of JAX arrays (horovod.common.ops.Adapter). Outputs are NumPy arrays, which `as_jax` turns into JAX's."""
 
     @staticmethod
     def source(array: Any) -> Description:
-        """Describe an array of the CPU that is computed; see hold(). A NumPy array is a copy of one on a GPU."""
+        """Describe an array on the CPU that has been computed (see hold()), or a NumPy array copied from a GPU."""
         if isinstance(array, np.ndarray):
             return NumpyAdapter.source(array)
         return array.unsafe_buffer_pointer(), array.shape, ID_BY_DTYPE[array.dtype]
@@ -47,7 +47,7 @@ class JaxAdapter(NumpyAdapter):
 
 
 def is_traced(leaves: Sequence[Any]) -> bool:
-    """Whether a transformation (jit, grad, vmap, …) is under way on one of them."""
+    """Return True if a transformation (jit, grad, vmap, …) is tracing one of the leaves."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
@@ -58,8 +58,7 @@ def is_float32(leaf: Any) -> bool:
 def concrete(leaf: Any, copy: bool = False) -> JaxArray:
     """Return a leaf of a tree as an array of one device; lists, scalars and NumPy arrays are converted.
 
-    Args:
-        copy: of a NumPy array, always. An old JAX shares its memory otherwise, which the program may change.
+    With `copy`, a NumPy array is always copied. Otherwise an old JAX shares its memory, which the program may change.
     """
     if not isinstance(leaf, jax.Array):
         array = jax.numpy.array(leaf) if copy else jax.numpy.asarray(leaf)
@@ -83,7 +82,7 @@ def concrete(leaf: Any, copy: bool = False) -> JaxArray:
 
 
 def _check_range(values: Any, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError if integers of NumPy do not fit into the type that JAX converts them to without a warning."""
+    """Raise ValueError if NumPy integers do not fit into the dtype to which JAX converts them without a warning."""
     if not isinstance(values, (np.ndarray, np.generic)) or values.dtype.kind not in "iu" or values.dtype == dtype:
         return
     limits = np.iinfo(dtype)
@@ -101,15 +100,15 @@ def hold(array: JaxArray) -> Any:
     copy. A memoryview takes about 0.3 µs longer than waiting alone, whatever the size of the array.
     """
     try:
-        # Python's buffers know the dtypes of NumPy itself, DLPack those of ml_dtypes as well.
+        # Python's buffer protocol supports NumPy's own dtypes; DLPack supports those of ml_dtypes as well.
         return memoryview(array) if array.dtype.isbuiltin == 1 else array.__dlpack__()
     except (BufferError, jax.errors.JaxRuntimeError):
-        # An old JAX has no float8 in DLPack. There it keeps this reference as long as the array.
+        # Old versions of JAX have no float8 in DLPack. There, JAX keeps this reference as long as the array.
         return np.asarray(array)
 
 
 def as_jax(arrays: Sequence[Array], gpu: Any = None) -> list[JaxArray]:
-    """Arrays that the engine has filled, as JAX arrays, in one call: its cost hardly depends on their number."""
+    """Convert arrays that the engine has filled to JAX arrays, in one call, which costs little more for many arrays."""
     result: list[JaxArray] = jax.device_put(list(arrays), _cpu() if gpu is None else gpu)
     return result
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of JAX arrays on their way through a collective, inside jit and out. Users may bring their own."""
+"""Compression of JAX arrays for a collective, inside jit and outside. Users may provide their own Compressor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Sends arrays as they are."""
+    """Compressor that sends arrays as they are."""
 
     @staticmethod
     def compress(tensor: JaxArray) -> tuple[JaxArray, Any]:
@@ -37,7 +37,7 @@ class NoneCompressor(Compressor):
 
 
 class _Cast(Compressor):
-    """Sends floating-point arrays that are wider than `dtype` as `dtype`."""
+    """Compressor that sends floating-point arrays that are wider than `dtype` as `dtype`."""
 
     dtype: Any
 
@@ -54,14 +54,14 @@ class _Cast(Compressor):
 
 @travels_as("float16")
 class FP16Compressor(_Cast):
-    """Sends wider floating-point arrays as float16."""
+    """Compressor that sends wider floating-point arrays as float16."""
 
     dtype = jnp.float16
 
 
 @travels_as("bfloat16")
 class BF16Compressor(_Cast):
-    """Sends wider floating-point arrays as bfloat16, which keeps float32's range."""
+    """Compressor that sends wider floating-point arrays as bfloat16, which keeps float32's range."""
 
     dtype = jnp.bfloat16
 

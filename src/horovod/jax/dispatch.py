@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes JAX's CPU backend run programs one after the other, in the order in which they are called.
+"""Setting that makes JAX's CPU backend run programs one after the other, in the order of their calls.
 
-By default programs that do not depend on each other run at once. Ranks would then start the collectives of two calls
-of one function in different orders, and one call's values would meet the other's.
+By default JAX runs programs that do not depend on each other concurrently. If a function is called twice, ranks could
+then start the collectives of both calls in different orders, and would combine values of different calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _asynchronous() -> bool:
 
 
 def _set_order() -> bool:
-    """False if the backend is there already and was told otherwise."""
+    """Set the order. Return False if the backend was started with another setting before."""
     if not _asynchronous():
         return True
     if xla_bridge.backends_are_initialized():
@@ -32,7 +32,7 @@ _in_order = _set_order()
 
 
 def check() -> None:
-    """Refuse to trace a collective into a program that may be overtaken by another."""
+    """Raise RuntimeError if another program could overtake the program that is being traced."""
     if not _in_order or _asynchronous():
         raise RuntimeError(
             "horovod.jax inside jit needs JAX's CPU backend to run programs in the order in which they are called, the "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on concrete arrays: those of the CPU by their buffers' addresses, past XLA. Trees in, trees out."""
+"""Collectives on trees of concrete arrays; those on the CPU are passed to the engine by address, without XLA."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ finish = default_context.handles.finish
 
 
 def submit(call: Call, arrays: Sequence[JaxArray]) -> Pending:
-    """Start a collective on one array or a group without waiting for it; its result is the list of JAX arrays."""
+    """Start a collective on one array or a group without waiting; its result is a list of JAX arrays."""
     leaves = [concrete(array, copy=True) for array in arrays]
     return _submit(call, leaves, on_gpu.gpu_of(leaves), will_wait=False)
 
@@ -39,9 +39,9 @@ def _submit(call: Call, leaves: Sequence[Any], gpu: Any, will_wait: bool) -> Pen
 
 
 def start(call: Call, leaves: Sequence[Any], gpu: Any, will_wait: bool) -> Pending:
-    """Begin a collective on the arrays' own memory, and hold it until the engine is done; from a GPU, on a copy.
+    """Begin a collective on the arrays' own memory, or on a copy for a GPU, and keep it alive until the engine is done.
 
-    Callers that wait need this too: another thread may donate an array meanwhile, and Ctrl-C ends only the wait.
+    Callers that wait need this, too: another thread may donate an array meanwhile, and Ctrl-C ends only the wait.
     """
     if gpu is not None:
         return collectives.start(call, jax.device_get(leaves), will_wait)
@@ -65,7 +65,7 @@ def run(call: Call, arrays: Sequence[JaxArray]) -> Sequence[JaxArray]:
 
 
 def then(pending: Pending, transform: Callable[[Any], Any]) -> Pending:
-    """Change what an operation gives once it is done."""
+    """Apply `transform` to the result of an operation when it is done."""
     output, collect = pending.output, pending.collect
     pending.collect = lambda it: transform(output if collect is None else collect(it))
     return pending

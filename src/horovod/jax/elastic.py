@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with JAX: hvd.elastic.run and JaxState, which holds trees of arrays and plain values alike."""
+"""Elastic training with JAX: hvd.elastic.run, and JaxState, which holds trees of arrays and plain values."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class JaxState(State):
             setattr(self, name, _copy(value))
 
     def reset(self) -> None:
-        """Let what belongs to this rank fit the new ranks, which may not be followed by sync()."""
+        """Adapt state that belongs to this rank to the new ranks, because sync() may not be called afterwards."""
         for name in self._names:
             value = getattr(self, name)
             if _holds_arrays(value):
                 setattr(self, name, in_present_world(value))
 
     def sync(self) -> None:
-        """Make what rank 0 saved last the state of all: arrays as they are, everything else as objects."""
+        """Give all ranks the state that rank 0 saved last: broadcast arrays, send all other values as objects."""
         saved = self._saved
         plain = {name: value for name, value in saved.items() if not _holds_arrays(value)}
         trees = {name: value for name, value in saved.items() if name not in plain}
@@ -69,7 +69,7 @@ class JaxState(State):
         self.restore()
 
     def pin_commit(self) -> dict[str, Any]:
-        """Plain values as they are, of trees of arrays their leaves: what holds them is the program's business."""
+        """Return plain values, and trees of arrays as lists of leaves, because the program knows their structure."""
         self._slots.pin()
         saved = self._saved
         plain = {name: value for name, value in saved.items() if not _holds_arrays(value)}
@@ -91,7 +91,7 @@ class JaxState(State):
 
 
 class _Form:
-    """What a tree is made of, apart from its leaves."""
+    """Structure of a tree, without its leaves."""
 
     def __init__(self, treedef: Any) -> None:
         self.treedef = treedef
@@ -104,12 +104,12 @@ def _taken_apart(tree: Tree) -> tuple[list[Any], _Form]:
 
 @functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
 def _copied_into(old: Any, value: Any) -> Any:
-    """`old` is an earlier copy, which nobody needs any more: its memory becomes that of the new one."""
+    """Copy `value` into the memory of `old`, an earlier copy that is no longer needed."""
     return jax.numpy.copy(value)
 
 
 def _copy_leaf(old: Any, value: Any) -> Any:
-    """See slots.CopyLeaf. References would do, but for jitted steps that are given arrays to keep (donation)."""
+    """Copy an array (slots.CopyLeaf). A reference is not enough, because jitted steps may delete donated arrays."""
     if isinstance(value, _Form) or callable(value):
         return value
     if not isinstance(value, jax.Array):
@@ -147,7 +147,7 @@ def _holds_arrays(value: Any) -> bool:
 
 
 def _copy(value: Tree) -> Tree:
-    """A copy of its own: a jitted step that is given an array to keep (donate_argnums) deletes it."""
+    """Return a separate copy, because a jitted step deletes arrays that are donated to it (donate_argnums)."""
     return jax.tree_util.tree_map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else _deep(leaf), value)
 
 

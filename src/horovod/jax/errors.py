@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of collectives inside jit. XLA raises them as errors of its own, in which only the text is Horovod's."""
+"""Translation of errors of collectives inside jit, which XLA raises as its own errors with Horovod's text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import jax
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodNotInitializedError
 from horovod.jax import handlers
 
-# XLA's name of the code that the handler gave, then its text; see CodeOf in engine/bindings/xla/handler.cc.
+# XLA's name of the handler's error code, then the handler's text; see CodeOf in engine/bindings/xla/handler.cc.
 _FORM = re.compile(r"\b([A-Z_]+): (?:.*?)\bHorovod: (.*)", re.DOTALL)
 
 
 def translate(error: Exception) -> Exception | None:
-    """What the same failure outside jit raises; None if the error is not Horovod's."""
+    """Return the error that is raised outside jit for this failure, or None if the error is not Horovod's."""
     found = _FORM.search(str(error))
     if found is None:
         return None

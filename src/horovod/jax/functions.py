@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions built on the operations: parameters and objects from one rank to all, and keys that differ by rank."""
+"""Functions built on the operations: send parameters and objects from one rank to all, and make keys for each rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives that can be differentiated. Gradients are Horovod's: where a sum over ranks would do, they average.
+"""Collectives that can be differentiated. Gradients are Horovod's, which averages where mathematics would sum.
 
-Gradients of values are collectives themselves: every rank that differentiates must do so with the others.
+Gradients of collectives are collectives, so either all ranks differentiate or none does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = tuple[JaxArray, ...]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def collective(call: Call, arrays: Arrays) -> Arrays:
-    """One collective on several arrays, in one call."""
+    """Run one collective on several arrays, in one call."""
     return bind(call, arrays)
 
 
@@ -34,7 +34,7 @@ def _forward(call: Call, arrays: Arrays) -> tuple[Arrays, tuple[tuple[int, ...],
 
 @jax.tree_util.register_static
 class _Shapes(tuple[Any, ...]):
-    """Shapes of the inputs, kept from forward to backward as what they are: no arrays."""
+    """Shapes of the inputs, which JAX passes from forward to backward without turning them into arrays."""
 
     __slots__ = ()
 
@@ -56,12 +56,12 @@ collective.defvjp(_forward, _backward)
 
 
 def _gradient(call: Call, **changes: Any) -> Call:
-    """What the backward pass of a call asks for, under a name of its own."""
+    """Return the call for the backward pass, whose name differs from that of the forward pass."""
     return replace(call, name=f"{call.name}.gradient" if call.name else None, **changes)
 
 
 def _again(call: Call, cotangents: Arrays) -> Arrays:
-    """Differentiable in turn."""
+    """Run a collective of the backward pass so that it can be differentiated, too."""
     result: Arrays = collective(call, cotangents)
     return result
 
@@ -75,7 +75,7 @@ def _of_allreduce(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequ
 
 
 def _of_allgather(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    # The average over ranks, of which each takes its own rows.
+    # Each rank takes its own rows of the average over the ranks.
     return _again(_gradient(call, kind=REDUCESCATTER, op=rules.Average), cotangents)
 
 
@@ -101,7 +101,7 @@ def _pad_rows(array: JaxArray, rows: int) -> JaxArray:
 
 
 def _drop_padding(array: JaxArray, rows: int, size: int) -> JaxArray:
-    """Undo _pad_rows after an allgather: shares differ by one row at most."""
+    """Undo _pad_rows after an allgather, in which shares differ by at most one row."""
     if rows % size == 0:
         return array
     shares = array.reshape(size, array.shape[0] // size, *array.shape[1:])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The XLA handlers (libhvd_xla) as JAX gets them.
+"""XLA handlers (libhvd_xla), registered with JAX.
 
-XLA refuses a handler whose version it does not accept, and with it the whole CPU backend; so versions of jaxlib that
-nobody has tried yet are tried in another process first.
+If XLA does not accept a handler's version, it refuses the whole CPU backend. So the handlers are tried in another
+process first if the version of JAX is newer than all tested ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def version() -> tuple[int, ...]:
 
 
 def unavailable() -> str | None:
-    """Why compiled programs cannot call the engine directly here (they then go through Python), or None."""
+    """Return why compiled programs cannot call the engine directly but only through Python; None if they can."""
     switch = value_of(_SWITCH, os.environ)
     if switch is False:
         return f"{_SWITCH}={os.environ[_SWITCH]} is set"
@@ -64,12 +64,12 @@ def _probe() -> bool:
 
 
 def _ffi() -> Any:
-    # Its place before jax 0.5 was jax.extend.
+    # Before jax 0.5 the module was in jax.extend.
     return jax.ffi if hasattr(jax, "ffi") else importlib.import_module("jax.extend.ffi")
 
 
 class Handlers:
-    """The loaded library, known to JAX's XLA."""
+    """The loaded library, with its handlers registered in JAX."""
 
     def __init__(self) -> None:
         self._library = xla_library.load()
@@ -84,8 +84,8 @@ class Handlers:
         self._ffi.register_ffi_target(xla_library.TARGET, on_gpu, platform="CUDA")
 
     def lowering(self) -> Any:
-        # To XLA the call has side effects: it never merges or drops one that another rank may still make. To JAX it
-        # has none: programs with effects are dispatched through Python, which costs ten times as much.
+        # For XLA the call has side effects, so that XLA never merges or drops a call that another rank may still make.
+        # For JAX it has none, because JAX dispatches programs with effects through Python, at ten times the cost.
         return self._ffi.ffi_lowering(xla_library.TARGET, has_side_effect=True)
 
     def lost_rank(self) -> int | None:
@@ -94,5 +94,5 @@ class Handlers:
 
 @functools.cache
 def load() -> Handlers | None:
-    """The handlers, or None where they cannot be used."""
+    """Return the handlers, or None if they cannot be used."""
     return Handlers() if unavailable() is None else None

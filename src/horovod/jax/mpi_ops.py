@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the JAX API: names, signatures and defaults as in the other APIs, on trees of arrays.
+"""Operations of the JAX API on trees of arrays, with the names, signatures and defaults of the other APIs.
 
-Every function takes an array or a whole tree; a tree travels as one unit. On concrete arrays the functions
-run at once; inside jit, grad, scan and vmap they become part of the program. JAX arrays are immutable, so there are no
-in-place functions.
+Every function accepts an array or a tree, and submits a tree as one unit. On concrete arrays the functions run at once;
+inside jit, grad, scan and vmap they become part of the program. JAX arrays are immutable, so there are no functions
+that work in place.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def synchronize(handle: int) -> Any:
 
 
 def run_call(call: Call, tree: Tree, compression: type[Compressor] | CompressionMethod = Compression.none) -> Tree:
-    """Make a call on all leaves of a tree, eagerly or as a part of the program that is being traced."""
+    """Run a call on all leaves of a tree, either eagerly or as a part of the program that is being traced."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if is_method(compression):
         arrays = [leaf if is_traced([leaf]) else concrete(leaf) for leaf in leaves]
@@ -77,7 +77,7 @@ def run_call(call: Call, tree: Tree, compression: type[Compressor] | Compression
     wire = wire_of(compressor)
     if wire and call.kind == ALLREDUCE and not is_traced(leaves):
         leaves = [concrete(leaf) for leaf in leaves]
-        if on_gpu.gpu_of(leaves) is None:  # the engine converts on its way what is there; a GPU does that itself
+        if on_gpu.gpu_of(leaves) is None:  # the engine converts arrays on the CPU; a GPU converts its own
             call = replace(call, wire=wire)
     pairs = [(leaf, None) if call.wire and is_float32(leaf) else compressor.compress(leaf) for leaf in leaves]
     arrays = [array for array, _ in pairs]
@@ -284,7 +284,7 @@ def grouped_reducescatter_async(
     return _start(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
 
 
-# Meetings
+# Barrier and join
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of a GPU outside jit. A collective on them is a small program, which JAX compiles once for each form.
+"""Collectives on GPU arrays outside jit, each run as a small program that JAX compiles once per shape and dtype.
 
-What a program cannot do goes through host memory: results whose shape is not known in advance, and operations that
-have begun and are not waited for.
+Collectives that cannot be compiled go through host memory: those whose results have unknown shapes, and asynchronous
+ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_KNOWN_SHAPE = (ALLREDUCE, BROADCAST, REDUCESCATTER)
 
 
 def gpu_of(arrays: Iterable[Any]) -> Any:
-    """The GPU that the arrays of one call lie on; None if that is none."""
+    """Return the GPU on which the arrays of one call are, or None if they are not on a GPU."""
     if not _any_in_use():
         return None
     devices = {device for array in arrays if isinstance(array, jax.Array) for device in array.devices()}
@@ -42,7 +42,7 @@ def gpu_of(arrays: Iterable[Any]) -> Any:
 
 
 def _any_in_use() -> bool:
-    """Looking at each array takes longer than much else that is done with it."""
+    """Return True if JAX uses more than the CPU. This saves looking at each array, which takes comparatively long."""
     started = getattr(xla_bridge, "_backends", None)
     return started is None or not started.keys() <= {"cpu"}
 
@@ -52,25 +52,25 @@ def runs_as_program(call: Call) -> bool:
 
 
 def run(call: Call, arrays: Sequence[JaxArray]) -> Sequence[JaxArray]:
-    """Returns when the results are there: what fails is raised here, and not by whoever reads them first."""
+    """Run a program and wait for its results, so that a failure is raised here and not at their first use."""
     member = membership(call.process_set)
     with translated_errors():
         results: Sequence[JaxArray] = jax.block_until_ready(eager(call, member.size, member.index, *arrays))
     return results
 
 
-# Programs are named after their function, and unnamed collectives after their program. The number of ranks and this
-# one's place among them are in the shapes of results: a change makes another program.
+# JAX names this program after its function, and an unnamed collective in it is named after the program.
+# The number of ranks and this rank's index determine the shapes of results, so each combination needs a program.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def eager(call: Call, size: int, index: int, *arrays: JaxArray) -> tuple[JaxArray, ...]:
     return tuple(collective_p.bind(*arrays, call=call))
 
 
 def confirm(arrays: Iterable[Any]) -> None:
-    """Wait for arrays that lie on GPUs, and raise if a rank was lost meanwhile.
+    """Wait for arrays on GPUs, and raise an error if a rank was lost before they were computed.
 
-    A program goes on when the work of a collective is launched; what the GPU then does with the arrays of a rank that
-    is no longer there is of no account.
+    A program continues when the work of a collective is launched. If a rank was lost, the result of this work is not
+    usable.
     """
     found = [array for array in arrays if isinstance(array, jax.Array)]
     gpus = {device for array in found for device in array.devices() if device.platform == _PLATFORM}

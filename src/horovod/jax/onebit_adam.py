@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.OneBitAdam: Adam that, once its variance has settled, exchanges momentum in one bit for each value."""
+"""hvd.OneBitAdam: an Adam that exchanges momentum with one bit per value once its variance has settled."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from horovod.jax.compressing.reducer import CompressionState, Reducer, reducer_o
 from horovod.jax.mpi_ops import allreduce
 from horovod.jax.optimizer import _check_not_skipped_by, _every
 
-_SETTLED = 0.96  # the variance's norm over that of 1 / (1 - b2) steps ago at which the warm-up ends
-_POINTS = 10  # at which the norm is taken in that time
+_SETTLED = 0.96  # ratio of the variance's norm to that of 1 / (1 - b2) steps ago at which the warm-up ends
+_POINTS = 10  # number of norms taken during these steps
 _map = jax.tree_util.tree_map
 
 
 class OneBitAdamState(NamedTuple):
-    """State of hvd.OneBitAdam. All but what this rank has lost (in `compression`) is equal on all ranks."""
+    """State of hvd.OneBitAdam. Only the compression errors of this rank (in `compression`) differ between ranks."""
 
-    count: JaxArray  # steps so far
-    skipped: JaxArray  # steps that were left out because a gradient was not finite on some rank
-    frozen_at: JaxArray  # the step in which the variance was frozen; 0: it is not
-    norms: JaxArray  # of the variance, the oldest first
+    count: JaxArray  # number of steps made
+    skipped: JaxArray  # number of steps left out because a gradient was not finite on some rank
+    frozen_at: JaxArray  # step in which the variance was frozen, or 0
+    norms: JaxArray  # norms of the variance, oldest first
     mean: Tree
     variance: Tree
     compression: CompressionState
@@ -82,7 +82,7 @@ class _Adam:
                 "OneBitAdam with weight_decay needs the parameters: optimizer.update(grads, state, params)"
             )
         state = state._replace(compression=self.reducer.in_present_world(updates, state.compression))
-        # Ranks with other processors may have rounded the variance differently, and differ in when it has settled.
+        # Ranks with different processors may round the variance differently, and so see it settle in different steps.
         agreed = allreduce(state.frozen_at, op=Max, name=self._name("frozen"), process_set=self.reducer.process_set)
         state = state._replace(frozen_at=agreed)
         operands = updates, state
@@ -102,7 +102,7 @@ class _Adam:
         return f"{self.reducer.name}.{stage}" if self.reducer.name else None
 
     def _chosen(self, tree: Tree) -> Tree:
-        """Return for each leaf whether its momentum is compressed once the variance is frozen."""
+        """Return a tree that says for each leaf whether its momentum is compressed once the variance is frozen."""
         division = Division(tree, self.reducer.method)
         chosen = set(division.chosen)
         return division.whole([number in chosen for number in range(len(division.leaves))])
@@ -113,7 +113,7 @@ class _Adam:
         return reduced, state.compression
 
     def _reduce_momentum(self, operands: tuple[Tree, OneBitAdamState]) -> tuple[Tree, CompressionState]:
-        """Return the averages of the ranks' momentum where it is compressed, and of their gradients elsewhere."""
+        """Return the ranks' average momentum for leaves that are compressed, and their average gradients for others."""
         updates, state = operands
         sent = _map(
             lambda chosen, old, one: self._mixed(old, one) if chosen else one,
@@ -151,7 +151,7 @@ class _Adam:
             at = jnp.where(is_frozen, state.frozen_at, count) if it else count
             root = jnp.sqrt(second / (1 - self.b2 ** at.astype(jnp.float32)))
             step = -rate * first / (1 - self.b1 ** count.astype(jnp.float32)) / (root + self.eps)
-            # The compressed momentum of a value that never had a gradient is not zero.
+            # The compressed momentum of a value that never had a gradient is not zero, so leave this value as it is.
             return jnp.where(second > 0, step, 0.0).astype(first.dtype)
 
         changes = _map(change, chosen, mean, variance)
@@ -161,7 +161,7 @@ class _Adam:
         return changes, self._watched(state)
 
     def _watched(self, state: OneBitAdamState) -> OneBitAdamState:
-        """End the warm-up if the variance has settled. On one host there is nothing to save: it goes on."""
+        """End the warm-up if the variance has settled, but never on one host, where nothing would be compressed."""
         if state.compression.kept.layout.is_dense:
             return state
         norms, count = state.norms, state.count

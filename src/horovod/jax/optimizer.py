@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients averaged over all ranks: as an optax transformation around an optimizer, or around jax.grad."""
+"""Averaging of gradients over all ranks, as an optax transformation around an optimizer or around jax.grad."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from horovod.jax.rank_state import in_present_world
 
 
 class DistributedState(NamedTuple):
-    """State of a DistributedOptimizer that gathers several gradients before it reduces them."""
+    """State of a DistributedOptimizer that accumulates several gradients before it reduces them."""
 
     inner: Tree
-    passes: JaxArray  # gradients gathered since the last step
+    passes: JaxArray  # number of gradients accumulated since the last step
     sums: Tree
 
 
@@ -102,9 +102,9 @@ def _compressed(reducer: Reducer, inner: Any) -> Any:
 
 
 def _check_not_skipped_by(wrapper: Callable[..., Any]) -> None:
-    """Raise if this is called by an optax wrapper that decides by the gradients of this rank whether to call it.
+    """Raise ValueError if an optax wrapper that may skip this call because of this rank's gradients is calling it.
 
-    The wrapper passes on nothing by which it can be recognised, but the functions that it defines are on the stack.
+    The wrapper passes nothing by which it can be recognised, but the functions that it defines are on the stack.
     """
     codes = _codes_in(wrapper)
     frame = sys._getframe(1)
@@ -121,12 +121,12 @@ def _check_not_skipped_by(wrapper: Callable[..., Any]) -> None:
 
 @functools.cache
 def _codes_in(function: Callable[..., Any]) -> frozenset[CodeType]:
-    """Return the code of all functions that a function defines."""
+    """Return the code objects of all functions that a function defines."""
     return frozenset(one for one in inspect.unwrap(function).__code__.co_consts if isinstance(one, CodeType))
 
 
 def _every(passes: int, divisor: int, step: Any) -> Any:
-    """Gather gradients and take a step with each `passes`-th."""
+    """Return a transformation that accumulates gradients, and makes a step with every `passes`-th."""
     import optax
 
     def init(params: Tree) -> DistributedState:
@@ -134,7 +134,8 @@ def _every(passes: int, divisor: int, step: Any) -> Any:
         return DistributedState(step.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(updates: Tree, state: DistributedState, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
-        state = state._replace(inner=in_present_world(state.inner))  # both branches must return arrays of one shape
+        # Both branches must return arrays of equal shapes.
+        state = state._replace(inner=in_present_world(state.inner))
         sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
         zeros = jax.tree_util.tree_map(jnp.zeros_like, sums)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JAX primitive behind all collectives: what its results look like, how it runs eagerly, in jit and under vmap.
+"""JAX primitive behind all collectives: the shapes of its results, and how it runs eagerly, in jit and under vmap.
 
-One call carries a whole tree of arrays. Ranks find each other's calls by name; inside jit a call that has none is
-named after its program and its place there, so that it does not matter how often a rank traced what.
+One call carries a whole tree of arrays. Ranks match calls by name. Inside jit an unnamed call is named after its
+program and its number there, so that ranks may trace programs different numbers of times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from horovod.common.process_sets import Membership, ProcessSet
 from horovod.jax import dispatch, handlers
 from horovod.jax.adapter import JaxArray
 
-waits.frameworks_submit()  # XLA's threads, for compiled programs
+waits.frameworks_submit()  # compiled programs submit operations from XLA's threads
 
 
 def membership(process_set: ProcessSet) -> Membership:
@@ -43,7 +43,7 @@ def membership(process_set: ProcessSet) -> Membership:
 
 
 def check(call: Call, dtype: Any, member: Membership) -> None:
-    """What can be refused while tracing, as the eager functions refuse it."""
+    """Raise errors that can be found while tracing, as the eager functions raise them."""
     reduction_of(call, ID_BY_DTYPE[np.dtype(dtype)], member)
     root_of(call, member)
 
@@ -66,13 +66,13 @@ def _abstract(*avals: Any, call: Call) -> list[Any]:
 collective_p.def_abstract_eval(_abstract)
 
 
-# Eager: a transformation such as grad without jit computes with the arrays themselves.
+# Eager execution: a transformation without jit, such as grad, computes with concrete arrays.
 
 _run_eagerly: Callable[[Call, Sequence[JaxArray]], Sequence[JaxArray]]
 
 
 def define_eager(run: Callable[[Call, Sequence[JaxArray]], Sequence[JaxArray]]) -> None:
-    """Called by the module with the eager operations, which stands above this one."""
+    """Set the function that runs collectives eagerly; its module imports this one, so it is passed in."""
     global _run_eagerly
     _run_eagerly = run
 
@@ -90,7 +90,7 @@ _program_numbers = itertools.count(1)
 
 
 class _Program:
-    """One program on its way to XLA: a number of its own, and how many calls of each kind it holds so far."""
+    """One program that is being compiled: its number, and how many calls of each kind it contains so far."""
 
     def __init__(self) -> None:
         self.number = next(_program_numbers)
@@ -101,11 +101,11 @@ class _Program:
         return f"{stem}.{self.calls[stem]}"
 
 
-_programs: dict[int, _Program] = {}  # by their modules, which live as long as they are being built
+_programs: dict[int, _Program] = {}  # by the id of their modules, which exist as long as they are being built
 
 
 def _program_of(ctx: Any) -> _Program:
-    # Not by its MLIR context, in which JAX builds several programs from 0.11 on, nor by what modules take for equality.
+    # From JAX 0.11 on several programs share an MLIR context, and modules may compare as equal, so use the module's id.
     module = ctx.module_context.module
     if id(module) not in _programs:
         _programs[id(module)] = _Program()
@@ -118,9 +118,9 @@ def _module_name(ctx: Any) -> str:
 
 
 def _stem(ctx: Any, call: Call) -> str:
-    """Return what the names of calls of one kind in this program begin with.
+    """Return the common beginning of the names of calls of one kind in this program.
 
-    Each process set counts its own calls, because the program of a rank has none of sets that the rank is not in.
+    Each process set counts its own calls, because a rank's program contains no calls on sets that exclude the rank.
     """
     stem = f"{KIND_NAMES[call.kind]}.{_module_name(ctx)}"
     set_id = membership(call.process_set).id
@@ -155,7 +155,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
 
 
 def _lower_on_gpu(ctx: Any, *operands: Any, call: Call) -> Any:
-    # JAX starts the programs of a GPU in the order of their calls, whatever its CPU backend does.
+    # JAX starts programs on a GPU in the order of their calls, so dispatch.check() is not needed here.
     loaded = handlers.load()
     if loaded is None:
         raise NotImplementedError(
@@ -189,7 +189,7 @@ mlir.register_lowering(collective_p, _lower, platform="cpu")
 mlir.register_lowering(collective_p, _lower_on_gpu, platform="cuda")
 
 
-# vmap: the same collective on arrays with one dimension more. Where rows matter, the new one is the second.
+# vmap: the collective runs on arrays with one more dimension. If it works on rows, the new dimension is the second.
 
 
 def _batch(arrays: Sequence[JaxArray], dims: Sequence[Any], *, call: Call) -> tuple[list[JaxArray], list[Any]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in a tree that belong to one rank, such as residuals: they are never sent to other ranks."""
+"""Arrays in a tree that belong to one rank, such as residuals, and are never sent to other ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from horovod.jax.adapter import JaxArray, Tree
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks that exchange values, as a compiled program knows them. A change of it compiles the program again.
+    """Ranks that exchange values, as a compiled program knows them. If it changes, the program is compiled again.
 
     Attributes:
         hosts: The number of the host of each member. With scope="all" each rank counts as a host.
@@ -33,7 +33,7 @@ class Layout:
 
     @property
     def shares(self) -> HostShares:
-        """This rank's part of an exchange."""
+        """Shares of this exchange, as this rank sees them."""
         return _shares_of(self)
 
     @property
@@ -42,7 +42,7 @@ class Layout:
         return self.shares.hosts == 1
 
     def lengths(self, values: int) -> tuple[int, int, int]:
-        """Return where this rank's share of so many values begins, its length, and that of this rank's chunk of it."""
+        """Return where this rank's share of the values begins, its length, and the length of its chunk of the share."""
         shares = self.shares
         if shares.mine is None or self.is_dense:
             return 0, 0, 0
@@ -74,15 +74,15 @@ def present_layout(process_set: ProcessSet, scope: str) -> Layout:
 )
 @dataclass(frozen=True)
 class RankState:
-    """What one rank keeps of flat values from step to step.
+    """State that one rank keeps from step to step for flat values.
 
     Attributes:
-        arrays: What is kept, by name.
-        values: How many values are exchanged.
-        layout: For which the lengths of the arrays hold.
+            arrays: Kept arrays, by name.
+            values: Number of values that are exchanged.
+            layout: Layout for which the arrays have the right lengths.
         scope: "host" or "all".
-        set_number: The number of the process set; see horovod.common.context_numbers.
-        kinds: For each array its name, and what its length is that of: "values", "share" or "chunk".
+            set_number: Number of the process set; see horovod.common.context_numbers.
+            kinds: Name of each array, and the part whose length it has: "values", "share" or "chunk".
     """
 
     arrays: dict[str, JaxArray] = field(repr=False)
@@ -99,17 +99,17 @@ class RankState:
         return RankState({}, values, layout, scope, number, tuple(sorted(kinds.items()))).cleared()
 
     def cleared(self) -> RankState:
-        """Return the state with zeros."""
+        """Return this state with all arrays zero."""
         _, share, chunk = self.layout.lengths(self.values)
         length = {"values": 0 if self.layout.is_dense else self.values, "share": share, "chunk": chunk}
         return self.replaced({name: jnp.zeros(length[kind], jnp.float32) for name, kind in self.kinds})
 
     def replaced(self, arrays: dict[str, JaxArray]) -> RankState:
-        """Return the state with other arrays."""
+        """Return this state with other arrays."""
         return RankState(arrays, self.values, self.layout, self.scope, self.set_number, self.kinds)
 
     def in_present_world(self) -> RankState:
-        """Return the state for the hosts and ranks that there are now; zeros if this rank has another share now."""
+        """Return this state for the present hosts and ranks, with zeros if this rank's share has changed."""
         layout = present_layout(set_of(self.set_number), self.scope)
         if layout == self.layout:
             return self
@@ -122,9 +122,9 @@ class RankState:
 
 
 def _owner(layout: Layout, values: int) -> tuple[int, ...]:
-    """Return what the kept arrays of a rank depend on."""
+    """Return the numbers that decide whether kept arrays are still valid."""
     shares = layout.shares
-    # Values of which the ranks keep all are a rank's own, whatever its number.
+    # The rank's index is not included, because arrays with the length "values" do not depend on it.
     return *layout.lengths(values), shares.hosts, shares.peer_index
 
 
@@ -134,7 +134,7 @@ def is_rank_state(node: Any) -> bool:
 
 
 def in_present_world(tree: Tree) -> Tree:
-    """Return a tree in which the state of this rank fits the ranks that there are now."""
+    """Return a tree in which this rank's state fits the present ranks."""
     return _with_rank_states(RankState.in_present_world, tree)
 
 
@@ -144,7 +144,7 @@ def shared_leaves(tree: Tree) -> list[Any]:
 
 
 def with_shared_leaves(tree: Tree, leaves: list[Any]) -> Tree:
-    """Return a tree with other shared leaves, and zeros for what belongs to this rank."""
+    """Return a tree with other shared leaves, and with zeros in this rank's own state."""
     present, structure = jax.tree_util.tree_flatten(tree, is_leaf=is_rank_state)
     others = iter(leaves)
     return structure.unflatten([one.cleared() if is_rank_state(one) else next(others) for one in present])

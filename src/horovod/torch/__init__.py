@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch API: `import horovod.torch as hvd`."""
+"""PyTorch API: `import horovod.torch as hvd`."""
 
 from horovod.common.frameworks import require
 
@@ -23,7 +23,7 @@ from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch_backend import register
 
 other_reductions.begin()
-register()  # torch.distributed.init_process_group("horovod"); newer versions of torch do it by themselves
+register()  # for torch.distributed.init_process_group("horovod"); newer versions of torch do this themselves
 
 __all__ = [
     "Compression",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch tensors as the engine sees them: address, shape, dtype. Nothing is compiled against torch."""
+"""Address, shape and dtype of torch tensors for the engine, without code that is compiled against torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Tensor = torch.Tensor
 
 
 class _IdByDType(dict[torch.dtype, int]):
-    """A plain dict where it is hot; a dtype that the engine does not have is refused with a list of those it has."""
+    """Dictionary of dtype ids that raises an error listing the supported dtypes for any other one.
+
+    Because it is a dict, lookups of supported dtypes are fast.
+    """
 
     def __missing__(self, dtype: torch.dtype) -> int:
         raise ValueError(f"{dtype} is not supported; the supported ones are {', '.join(str(known) for known in self)}")
@@ -27,29 +30,29 @@ class _IdByDType(dict[torch.dtype, int]):
 ID_BY_DTYPE = _IdByDType({getattr(torch, name): number for name, number in ID_BY_NAME.items() if hasattr(torch, name)})
 
 
-# DLPack's functions for other compiled modules; older versions of torch have none.
+# Functions of DLPack for other compiled modules; older versions of torch do not have them.
 _EXCHANGE_TABLE: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 
 
 @functools.cache
 def tensor_reader() -> TensorReader:
-    """Reads plain tensors for native calls."""
+    """Return the reader of plain tensors for native calls."""
     return TensorReader(Tensor, ID_BY_DTYPE, torch.strided, _EXCHANGE_TABLE)
 
 
 def tensor_maker(table: object = _EXCHANGE_TABLE) -> TensorMaker:
-    """Makes tensors over the engine's memory."""
-    return TensorMaker(table, torch._C._from_dlpack)  # no Python function, which a signal could break
+    """Return a maker of tensors over the engine's memory."""
+    return TensorMaker(table, torch._C._from_dlpack)  # not a Python function, because a signal could interrupt one
 
 
 def plain_tensors(table: object = _EXCHANGE_TABLE) -> PlainTensors:
-    """Reads and makes them, for native calls on single tensors."""
+    """Return the reader and maker for native calls on single tensors."""
     reader = TensorReader(Tensor, ID_BY_DTYPE, torch.strided, table)
     return PlainTensors(reader, tensor_maker(table), ID_BY_DTYPE, torch.is_grad_enabled)
 
 
 class TorchAdapter:
-    """See horovod.common.ops.Adapter."""
+    """Adapter of torch tensors; see horovod.common.ops.Adapter."""
 
     @staticmethod
     def source(tensor: Tensor) -> Description:
@@ -61,7 +64,7 @@ class TorchAdapter:
 
     @staticmethod
     def empty(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-        tensor = like.new_empty(shape)  # half the time of torch.empty
+        tensor = like.new_empty(shape)  # takes half the time of torch.empty
         return tensor, tensor.data_ptr()
 
     @staticmethod
@@ -93,7 +96,7 @@ class TorchAdapter:
 
 
 def refuse(tensor: Any) -> NoReturn:
-    """Say why the engine cannot work on a tensor's own memory."""
+    """Raise an error that says why the engine cannot work on a tensor's memory."""
     if not isinstance(tensor, Tensor):
         raise ValueError(f"Expected a torch.Tensor, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adasum on steps, not on gradients: every rank makes its own step, and the steps are combined.
+"""Adasum of steps instead of gradients: every rank makes its own step, and the steps are combined.
 
-Adasum adds orthogonal directions and averages parallel ones. What an optimizer makes of a gradient (momentum, Adam's
-scaling) decides the direction, so that is what must be combined.
+Adasum adds orthogonal directions and averages parallel ones. An optimizer's step has another direction than the
+gradient because of momentum or Adam's scaling, so the steps have to be combined.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from horovod.torch.wrapping import Options, WrappedOptimizer, wrap
 
 
 class _DistributedAdasumOptimizer(WrappedOptimizer):
-    """What is added to the user's optimizer class; instances come from DistributedOptimizer(op=hvd.Adasum)."""
+    """Mixin that DistributedOptimizer(op=hvd.Adasum) adds to the user's optimizer class."""
 
     _named: Named
     _known: KnownOptimizer
     _look: FirstLook
-    _flags: bytes  # for each parameter whether any rank trains it
+    _flags: bytes  # one byte per parameter: whether any rank trains it
     _with_suffix: set[int]
     _starts: dict[torch.Tensor, torch.Tensor]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Nothing changes: gradients add up locally until step() is called."""
+        """Set the attribute only, because gradients accumulate locally until step() is called."""
         self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
-        """Nothing to wait for: steps are combined in step()."""
+        """Do nothing, because step() combines the ranks' steps."""
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
         raise AssertionError("skip_synchronize() is not supported with op=hvd.Adasum: steps are combined in step()")
@@ -58,16 +58,16 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             self._combine(trained)
         return loss
 
-    # See _DistributedOptimizer.step.
+    # Set as in _DistributedOptimizer, so that load_state_dict() does not wrap step() again.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _watch(self, name: str, parameter: torch.Tensor) -> None:
         self._named = [*self._named, (name, parameter)]
 
     def _trained_anywhere(self) -> Named:
-        """Return what any rank trains, by the names that ranks have agreed on.
+        """Return the parameters that any rank trains, with the names that ranks have agreed on.
 
-        A parameter that one rank has frozen has a step of zeros there: the others wait for it.
+        A rank that has frozen such a parameter contributes a step of zeros, because other ranks wait for it.
         """
         if self._known.enter_era():
             self._look.look_around()
@@ -110,7 +110,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
 
 
 def make_adasum_optimizer(optimizer: torch.optim.Optimizer, named: Named, options: Options) -> WrappedOptimizer:
-    """The given optimizer, its steps combined by Adasum."""
+    """Return the given optimizer with its steps combined by Adasum."""
     wrapped = wrap(optimizer, _DistributedAdasumOptimizer, named, options)
     wrapped._named = named
     wrapped._starts = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients through the collectives, and the blocking collectives that record them where somebody asks for them.
+"""Gradients of the collectives, and blocking collectives that record them for tensors that require a gradient.
 
-Gradients are those of Horovod: averages where a mathematician would sum. A tensor that needs no gradient goes to the
-engine directly, because torch.autograd.Function costs more than a small collective. Backward passes call the same
-functions, so that gradients of gradients work.
+Gradients are those of Horovod, which averages where mathematics would sum. A tensor that needs no gradient is passed to
+the engine directly, because torch.autograd.Function costs more than a small collective. Backward passes call the
+functions of this module, so that gradients of gradients work.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def _recorded(*tensors: Tensor) -> bool:
 
 
 def _grad_name(name: str | None) -> str | None:
-    """A backward pass matches by the name of its forward pass, in whatever order a rank's graph runs."""
+    """Return the backward pass's name, by which ranks match it because their graphs may run in different orders."""
     return f"{name}.grad" if name else None
 
 
-# The blocking, out-of-place collectives. Their arguments are flat, as those of operators in compiled graphs must be.
+# Blocking collectives that return new tensors. They have only positional arguments, as operators in compiled graphs do.
 
 
 def allreduce(
@@ -79,7 +79,7 @@ def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: Pro
 
 
 def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> tuple[Tensor, Tensor]:
-    """(output, received splits), also where no splits are given."""
+    """Exchange rows; return (output, received splits), even if no splits are given."""
     collectives = collectives_for(tensor)
     if _recorded(tensor):
         return HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-any-return, no-untyped-call]
@@ -110,7 +110,7 @@ def grouped_reducescatter(
     return list(finish(collectives.start(call, tensors, will_wait=True)))
 
 
-# In place, where nothing is recorded
+# Collectives in place, which record no gradient
 
 
 def allreduce_(
@@ -132,11 +132,11 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None, process_set: Pr
     return result
 
 
-# Gradients of movements, for eager and compiled code alike
+# Gradients of movements, for eager and compiled code
 
 
 def allgather_gradient(grad: Tensor, rows: int, name: str | None, process_set: ProcessSet) -> Tensor:
-    """Average over the ranks, then this rank's own rows."""
+    """Return this rank's rows of the gradient, averaged over the ranks."""
     start = _starts([rows], name, process_set)[0]
     return allreduce(grad.contiguous(), name, Average, 1.0, 1.0, process_set).narrow(0, start, rows)
 
@@ -144,35 +144,35 @@ def allgather_gradient(grad: Tensor, rows: int, name: str | None, process_set: P
 def grouped_allgather_gradient(
     grads: Sequence[Tensor], rows: Sequence[int], name: str | None, process_set: ProcessSet
 ) -> list[Tensor]:
-    """The same for a group."""
+    """Return this rank's rows of each gradient of a group, averaged over the ranks."""
     starts = _starts(rows, name, process_set)
     averages = grouped_allreduce([grad.contiguous() for grad in grads], name, Average, 1.0, 1.0, process_set)
     return [average.narrow(0, start, count) for average, start, count in zip(averages, starts, rows, strict=True)]
 
 
 def _starts(rows: Sequence[int], name: str | None, process_set: ProcessSet) -> list[int]:
-    """Where the own rows begin in gathered tensors: what the ranks before this one gave."""
+    """Return where this rank's rows begin in each gathered tensor: after the rows of the ranks before it."""
     counts = torch.tensor([list(rows)], dtype=torch.int64)
     everyone = run(Call(ALLGATHER, process_set, f"{name}.sizes" if name else None), [counts])
     return [int(start) for start in everyone[: process_set.rank()].sum(0).tolist()]
 
 
 def alltoall_gradient(grad: Tensor, received: Any, rows: int, name: str | None, process_set: ProcessSet) -> Tensor:
-    """Send every row back where it came from; rows that were never sent have no gradient."""
+    """Send every row back to the rank it came from; rows that were not sent get zero gradients."""
     back, _ = alltoall(grad.contiguous(), received, name, process_set)
     missing = rows - back.shape[0]
     return torch.cat([back, back.new_zeros((missing, *back.shape[1:]))]) if missing else back
 
 
 def broadcast_gradient(grad: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
-    """Average over the ranks on the root, zero elsewhere."""
+    """Return the average over the ranks on the root, and zeros on other ranks."""
     average = allreduce(grad.contiguous(), name, Average, 1.0, 1.0, process_set)
     is_root = (process_set.ranks or [])[process_set.rank() or 0] == root_rank
     return average if is_root else torch.zeros_like(average)
 
 
 def scatter_factor(op: int, prescale: float, postscale: float, size: int) -> float:
-    """What the gathered gradient of a reducescatter is multiplied with."""
+    """Return the factor by which the gathered gradient of a reducescatter is multiplied."""
     return prescale * postscale * (size if op == Sum else 1)
 
 
@@ -180,11 +180,11 @@ def _scaled(grad: Tensor, factor: float) -> Tensor:
     return (grad if factor == 1 else grad * factor).contiguous()
 
 
-# The classes of Horovod's contract
+# Autograd functions with Horovod's names
 
 
 class HorovodAllreduce(torch.autograd.Function):
-    """The gradient of an allreduce is an allreduce with the same operation and factors."""
+    """Allreduce whose gradient is an allreduce with the same operation and factors."""
 
     @staticmethod
     def forward(
@@ -207,7 +207,7 @@ class HorovodAllreduce(torch.autograd.Function):
 
 
 class HorovodGroupedAllreduce(torch.autograd.Function):
-    """The same for a group."""
+    """Grouped allreduce whose gradients are a grouped allreduce with the same operation and factors."""
 
     @staticmethod
     def forward(
@@ -233,7 +233,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
 
 
 class HorovodAllgather(torch.autograd.Function):
-    """The gradient of an allgather: averaged over the ranks, then the rank's own rows."""
+    """Allgather whose gradient is averaged over the ranks; each rank gets that of its own rows."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
@@ -247,7 +247,7 @@ class HorovodAllgather(torch.autograd.Function):
 
 
 class HorovodGroupedAllgather(torch.autograd.Function):
-    """The same for a group."""
+    """Grouped allgather whose gradients are averaged over the ranks; each rank gets those of its own rows."""
 
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -264,7 +264,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 
 
 class HorovodBroadcast(torch.autograd.Function):
-    """The gradient of a broadcast: averaged over the ranks, for the root alone."""
+    """Broadcast whose gradient is averaged over the ranks on the root, and zero on other ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
@@ -277,7 +277,7 @@ class HorovodBroadcast(torch.autograd.Function):
 
 
 class HorovodAlltoall(torch.autograd.Function):
-    """The gradient of an alltoall goes back the way the rows came."""
+    """Alltoall whose gradient sends each row back to the rank that it came from."""
 
     @staticmethod
     def forward(
@@ -294,7 +294,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
 
 class HorovodReducescatter(torch.autograd.Function):
-    """The gradient of a reducescatter is an allgather, times the factors and, for a sum, the number of ranks."""
+    """Reducescatter whose gradient is an allgather, times the factors and, for a sum, the number of ranks."""
 
     @staticmethod
     def forward(
@@ -317,7 +317,7 @@ class HorovodReducescatter(torch.autograd.Function):
 
 
 class HorovodGroupedReducescatter(torch.autograd.Function):
-    """The same for a group."""
+    """Grouped reducescatter whose gradients are a grouped allgather, scaled like that of HorovodReducescatter."""
 
     @staticmethod
     def forward(
@@ -342,14 +342,14 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
 
 
 def _mark_differentiable(ctx: Any, results: Sequence[Tensor]) -> list[int]:
-    """Which members of a group have gradients: integers in it have none."""
+    """Return the indices of a group's floating-point results, and mark the others as not differentiable."""
     differentiable = [index for index, result in enumerate(results) if result.is_floating_point()]
     ctx.mark_non_differentiable(*[result for result in results if not result.is_floating_point()])
     return differentiable
 
 
 def _placed(grads: Sequence[Tensor], ctx: Any, count: int) -> list[Tensor | None]:
-    """Gradients of the differentiable members, in the places that they have in the group."""
+    """Return the gradients of the differentiable members at their indices in the group, and None at all others."""
     placed: list[Tensor | None] = [None] * count
     for index, grad in zip(ctx.differentiable, grads, strict=True):
         placed[index] = grad

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of torch tensors on their way through a collective. Users may bring their own Compressor."""
+"""Compression of torch tensors for a collective. Users may provide their own Compressor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """Compressor that sends tensors as they are."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -37,7 +37,7 @@ class NoneCompressor(Compressor):
 
 @travels_as("float16")
 class FP16Compressor(Compressor):
-    """Sends floating-point tensors as float16."""
+    """Compressor that sends floating-point tensors as float16."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -50,7 +50,7 @@ class FP16Compressor(Compressor):
 
 @travels_as("bfloat16")
 class BF16Compressor(Compressor):
-    """Sends floating-point tensors as bfloat16, which keeps float32's range."""
+    """Compressor that sends floating-point tensors as bfloat16, which keeps float32's range."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -62,7 +62,7 @@ class BF16Compressor(Compressor):
 
 
 def is_convertible(tensor: torch.Tensor) -> bool:
-    """Whether the engine can convert the tensor on its way, in place of a compressor that says so (common/wire)."""
+    """Return True if the engine can convert the tensor instead of a compressor marked with @travels_as."""
     recorded = tensor.requires_grad and torch.is_grad_enabled()
     return tensor.dtype is torch.float32 and tensor.is_cpu and not recorded
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on CUDA tensors where they lie: the engine orders its work after the caller's stream, and that after it.
+"""Collectives directly on CUDA tensors, ordered after the caller's stream and before its later work.
 
-Nobody waits for the device: an operation is done when its work has been launched, and the caller's stream waits for the
-rest. A result whose size only the engine knows lies in its memory, and is copied to a tensor when somebody asks for it.
+The host does not wait for the device: an operation is complete when its work has been launched, and the caller's stream
+waits for the rest. If only the engine knows the size of a result, the result is in the engine's memory, and is copied
+to a tensor when the caller asks for it.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
 from horovod.torch.lazy_bits import TensorCollectives
 from horovod.torch.nvtx_ranges import NvtxRange
 
-_used: set[int] = set()  # GPUs on which this process has had operations
+_used: set[int] = set()  # GPUs on which this process has run operations
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def current_stream(device: int) -> int:
-    """The stream that this thread puts its work on, by its address."""
+    """Return the address of this thread's current stream on a device."""
     if _current_stream is not None:
         return int(_current_stream(device))
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def follow_streams(streams: Iterable[tuple[int, int]]) -> None:
-    """Let this thread's streams wait for what is on others by now, each of a device."""
+    """Make this thread's current streams wait for the work that is now on others, given as (device, stream)."""
     for device, stream in streams:
         own = torch.cuda.current_stream(device)
         if stream == own.cuda_stream:
             continue
-        # ExternalStream takes an address of 0 for none at all.
+        # For ExternalStream, an address of 0 means no stream instead of the default stream.
         cuda: Any = torch.cuda
         own.wait_stream(cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device))
 
 
 class CudaAdapter(TorchAdapter):
-    """Tensors of one GPU."""
+    """Adapter for tensors of one GPU."""
 
     @staticmethod
     def source(tensor: Tensor) -> Description:
@@ -57,7 +58,7 @@ class CudaAdapter(TorchAdapter):
 
 
 class DeviceWorld:
-    """Stands in for the engine's World in one operation on a GPU's tensors."""
+    """Substitute for the engine's World in one operation on a GPU's tensors."""
 
     def __init__(self, world: World, device: int, name: str) -> None:
         self._world = world
@@ -90,7 +91,7 @@ class DeviceWorld:
         self._world.submit_many(process_set, names, call, tensors, started)
 
     def _put_on_stream(self, tensors: Sequence[TensorLocation]) -> None:
-        """Complete the locations with this operation's GPU and stream."""
+        """Set this operation's GPU and stream in the tensors' locations."""
         for tensor in tensors:
             tensor.device, tensor.stream = self._device, self._stream
 
@@ -110,7 +111,7 @@ class DeviceWorld:
         self._order()
 
     def _order(self) -> None:
-        """What uses the result waits for it, and so does whoever gets the tensors' memory next."""
+        """Make the stream that uses the result, and that of the tensors' memory, wait for the operation."""
         self._range.end()
         reader = current_stream(self._device)
         self._world.let_wait(self._device, reader)
@@ -121,7 +122,7 @@ class DeviceWorld:
         return self._world.take_output(handle, index)
 
     def copied(self, handle: int, index: int, like: Tensor) -> Tensor:
-        """An output that the engine allocated, as a tensor of as many rows of `like`."""
+        """Copy an output that the engine allocated into a new tensor, whose rows are shaped like those of `like`."""
         rows = self._world.output_rows(handle, index)
         tensor = like.new_empty((rows, *like.shape[1:]))
         self._world.copy_output(handle, index, tensor.data_ptr(), current_stream(self._device))
@@ -136,7 +137,7 @@ class DeviceWorld:
 
 
 class MessageWorld(DeviceWorld):
-    """The same for a message: when it is done, so is the GPU."""
+    """Substitute for the engine's World in one message; when the message is complete, the GPU has finished it."""
 
     def send(self, peer: int, tag: int, address: int, size: int) -> int:
         return self._world.send(peer, tag, address, size, self._device, self._stream)
@@ -149,7 +150,7 @@ class MessageWorld(DeviceWorld):
 
 
 class DeviceCollectives(TensorCollectives):
-    """The collectives on CUDA tensors; `staged` does those that cannot be done where the tensors lie."""
+    """Collectives on CUDA tensors; `staged` runs those that need a copy in host memory."""
 
     def __init__(self, context: Context, staged: Collectives[Tensor]) -> None:
         super().__init__(context, CudaAdapter())
@@ -182,14 +183,13 @@ class DeviceCollectives(TensorCollectives):
 
 
 def confirm(context: Context) -> None:
-    """Wait for GPUs, and raise if a rank was lost meanwhile.
+    """Wait for GPUs, and raise an error if a rank was lost before they finished.
 
-    An operation is done when its work is launched; what the GPU then does with the tensors of a rank that is no longer
-    there is of no account.
+    An operation is complete when its work is launched. If a rank was lost, the result of this work is not usable.
     """
     if not torch.cuda.is_initialized() or not context.is_initialized:  # type: ignore[no-untyped-call]
         return
-    devices = tuple(_used) or (torch.cuda.current_device(),)  # other threads may use one more meanwhile
+    devices = tuple(_used) or (torch.cuda.current_device(),)  # a copy, because other threads may add a GPU meanwhile
     for device in devices:
         torch.cuda.synchronize(device)
     try:
@@ -200,7 +200,7 @@ def confirm(context: Context) -> None:
 
 
 def refuse_capture() -> None:
-    """A captured graph would repeat the kernels and not what ranks say to each other."""
+    """Raise RuntimeError in CUDA graph capture: a graph would repeat kernels, but not the ranks' negotiation."""
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "Horovod's operations cannot be captured in a CUDA graph: other ranks take part in each run. Call them "

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives on CUDA tensors through pinned host memory.
 
-An operation copies its input down on a stream of its own, reaches the engine once the copy has arrived, and copies its
-result up on another stream when somebody asks for it; that somebody's stream waits, not the processor. Arguments are
-checked and unnamed operations numbered at the call, so that everything but the submission is as for host memory.
+An operation copies its input to the host on a separate stream, and submits it to the engine when the copy is complete.
+When the caller asks for the result, the operation copies it to the device on another stream; the caller's stream waits
+for this copy, not the processor. Arguments are checked and unnamed operations numbered at the call, so that only the
+submission differs from operations in host memory.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
 from horovod.torch.cuda_streams import Event, Streams
 from horovod.torch.submitter import Submitter
 
-_INVALID, _FAILED = 2, 4  # hvd::Code
-_tickets = itertools.count(1 << 40)  # far from the engine's own handles
+_INVALID, _FAILED = 2, 4  # error codes of the engine (hvd::Code)
+_tickets = itertools.count(1 << 40)  # tickets stand for handles; they begin far above the engine's handles
 
 
 class StagedAdapter(TorchAdapter):
-    """Outputs are pinned, so that they go up without another copy."""
+    """Adapter whose outputs are in pinned memory, so that they are copied to the device directly."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -41,13 +42,13 @@ class StagedAdapter(TorchAdapter):
 
 
 class DeferredWorld:
-    """Stands in for the engine's World in one operation, which it submits when the input has arrived."""
+    """Substitute for the engine's World in one operation, which it submits when the input is in host memory."""
 
     def __init__(self, world: World, keep: Any, arrived: Event, submitter: Submitter | None, names: Names) -> None:
         self._world = world
-        self._keep = keep  # memory that a submission still to come refers to by its address
+        self._keep = keep  # memory to which a later submission refers by address
         self._arrived = arrived
-        self._submitter = submitter  # None: the caller waits anyway
+        self._submitter = submitter  # None if the caller waits anyway
         self._names = names
         self._submitted: Any = None
         self._handle = 0
@@ -71,13 +72,13 @@ class DeferredWorld:
         return next(_tickets)
 
     def _submit(self, submit: Callable[..., int], arguments: tuple[Any, ...]) -> None:
-        """On the submitter's thread: a failure is kept for whoever waits."""
+        """Submit the operation, on the submitter's thread; a failure is stored for the thread that waits."""
         try:
             self._arrived.synchronize()
             self._handle = submit(*arguments)
         except EngineError as error:
             self._failure = error
-        except Exception as error:  # whatever CUDA reports late; the waiting thread must hear of it
+        except Exception as error:  # a late error of CUDA, which the waiting thread has to receive
             self._failure = EngineError(_FAILED, f"{arguments[1]}: copying the tensor to the host failed: {error}", -1)
 
     def poll(self, ticket: int = 0) -> bool:
@@ -109,7 +110,7 @@ class DeferredWorld:
 
 
 class Names:
-    """Names of operations that may not have reached the engine yet, so that a second use is refused at the call."""
+    """Names of operations that may not have reached the engine yet, so that a second use is an error at the call."""
 
     def __init__(self) -> None:
         self._worlds: weakref.WeakValueDictionary[tuple[int, str], DeferredWorld] = weakref.WeakValueDictionary()
@@ -123,13 +124,13 @@ class Names:
 
 
 class _Stage:
-    """One operation's tensors on the device, their copies on the host, and the way back."""
+    """Transfers of one operation's tensors from the device to the host and back."""
 
     def __init__(self, streams: Streams, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             if tensor.layout is not torch.strided or not tensor.is_contiguous():
                 refuse(tensor)
-            ID_BY_DTYPE[tensor.dtype]  # a dtype that the engine lacks is refused here
+            ID_BY_DTYPE[tensor.dtype]  # raises an error if the engine does not support the dtype
         self._streams = streams
         self._tensors = tuple(tensors)
         self._device = tensors[0].device
@@ -138,7 +139,7 @@ class _Stage:
         return self._streams.to_host(self._tensors)
 
     def up(self, pending: Pending, in_place: bool = False) -> Pending:
-        """Let the operation's result come back to the device: into the inputs, or into new tensors."""
+        """Make the operation copy its result back to the device: into the inputs, or into new tensors."""
         collect_on_host = pending.collect
         targets = self._tensors if in_place else None
 
@@ -150,7 +151,7 @@ class _Stage:
         return pending
 
     def output_up(self, pending: Pending) -> Pending:
-        """The same for an alltoall, whose received splits stay where they are."""
+        """Make an alltoall copy its output back to the device; the received splits are not copied."""
         collect_on_host = pending.collect
         assert collect_on_host is not None
 
@@ -168,7 +169,7 @@ class _Stage:
 
 
 class StagedCollectives(Collectives[Tensor]):
-    """The collectives on device tensors, by those on their host copies. These are the engine's to overwrite."""
+    """Collectives on device tensors that run on host copies, which the engine may overwrite."""
 
     def __init__(self, context: Context, streams: Streams) -> None:
         super().__init__(context, StagedAdapter(streams))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies between device and host on streams of their own: all that staging asks of torch.cuda."""
+"""Copies between device and host on separate streams, with all uses of torch.cuda that staging needs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from horovod.torch.adapter import Tensor
 
 
 class Event(Protocol):
-    """Something on the device that the host can wait for."""
+    """Event on the device for which the host can wait."""
 
     def synchronize(self) -> Any: ...
 
 
 class Streams(Protocol):
-    """What staging needs; tests have one without a device."""
+    """Interface that staging needs; tests implement it without a device."""
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor: ...
 
     def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
-        """Start to copy tensors as the caller's current stream leaves them; the event says when they have arrived."""
+        """Start to copy tensors after the work now on the caller's stream. The event completes when the copies have."""
 
     def to_device(self, results: Sequence[Tensor], targets: Sequence[Tensor] | None, device: Any) -> list[Tensor]:
-        """Start to copy host tensors into targets, or new ones; the caller's current stream waits for them."""
+        """Start to copy host tensors into targets or new tensors; make the caller's stream wait for the copies."""
 
 
 class CudaStreams:
-    """One stream down and one up for each device, so that both directions run at once."""
+    """Copies on two streams for each device, one for each direction, so that both directions run concurrently."""
 
     def __init__(self) -> None:
         self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
@@ -42,7 +42,7 @@ class CudaStreams:
         return self._streams[key]
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        # torch keeps pinned memory in a pool of its own and knows which copies still use it.
+        # torch keeps pinned memory in a pool and tracks which copies still use it.
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
@@ -53,7 +53,7 @@ class CudaStreams:
             copies = []
             for tensor in tensors:
                 copies.append(self.host_memory(tensor.shape, tensor.dtype).copy_(tensor.detach(), non_blocking=True))
-                tensor.record_stream(down)  # its memory is not given to others before the copy is done
+                tensor.record_stream(down)  # its memory must not be reused before the copy is complete
             return copies, down.record_event()
 
     def to_device(
@@ -63,7 +63,7 @@ class CudaStreams:
         reader = torch.cuda.current_stream(device)
         with torch.cuda.stream(up):
             if targets is None:
-                # Memory of this stream: nobody else's work on it is still to come.
+                # This memory belongs to the copy stream, so that no pending work of another stream uses it.
                 lifted = [torch.empty(result.shape, dtype=result.dtype, device=device) for result in results]
             else:
                 lifted = list(targets)

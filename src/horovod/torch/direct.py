@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a tensor to the collectives that can work on it: its own memory, or a staged copy of it.
+"""Dispatch of a tensor to the collectives for its memory: directly, or by a staged copy.
 
-Neither autograd nor the compiler is known here; both build on this.
+This module knows neither autograd nor the compiler; both are built on top of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ finish_batch = default_context.handles.finish_batch
 
 @functools.cache
 def on_gpu() -> TensorCollectives:
-    """Those on CUDA tensors."""
+    """Return the collectives for CUDA tensors."""
     from horovod.torch.cuda_direct import DeviceCollectives
     from horovod.torch.cuda_staging import StagedCollectives
     from horovod.torch.cuda_streams import CudaStreams
@@ -39,24 +39,24 @@ def on_gpu() -> TensorCollectives:
 
 
 def join(device: int) -> int:
-    """Join on a GPU if the program uses any; -1 means the current one."""
+    """Join on a GPU if the program uses any; `device` -1 means the current GPU."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return host.join()
     return host.join(torch.cuda.current_device() if device < 0 else device)
 
 
 def collectives_for(tensor: Tensor) -> TensorCollectives:
-    """The collectives for the memory that a tensor lies in."""
+    """Return the collectives for the memory that a tensor lies in."""
     try:
         if tensor.is_cpu:
             return host
-    except AttributeError:  # no tensor at all
+    except AttributeError:  # not a tensor
         refuse(tensor)
     return on_gpu() if tensor.is_cuda else refuse(tensor)
 
 
 def collectives_for_group(tensors: Sequence[Tensor]) -> TensorCollectives:
-    """The same for tensors that must lie in one memory."""
+    """Return the collectives for a group of tensors, which must all be on one device."""
     devices = {tensor.device if isinstance(tensor, Tensor) else refuse(tensor) for tensor in tensors}
     if len(devices) > 1:
         raise RuntimeError(
@@ -71,10 +71,10 @@ def _collectives_of(call: Call, tensors: Sequence[Tensor]) -> TensorCollectives:
 
 
 def run(call: Call, tensors: Sequence[Tensor]) -> Any:
-    """The result of a collective, without autograd's knowing."""
+    """Run a collective and return its result, without recording it for autograd."""
     return finish(_collectives_of(call, tensors).start(call, tensors, will_wait=True))
 
 
 def begin(call: Call, tensors: Sequence[Tensor]) -> int:
-    """A handle for a collective under way."""
+    """Begin a collective and return its handle."""
     return add(_collectives_of(call, tensors).start(call, tensors, will_wait=False))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep torch.compile out of what talks to the engine, at no cost to those who do not use it.
+"""Decorator that keeps torch.compile out of code that calls the engine, at no cost to programs that do not compile.
 
-torch.compiler.disable would import the compiler, which takes seconds, and adds microseconds to every call.
+torch.compiler.disable would import the compiler, which takes seconds, and would add microseconds to every call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def _find_tracing() -> Callable[[], Any]:
     from torch._C._dynamo import eval_frame
 
-    # Absent in torch 2.1: there everything counts as traced once the compiler is loaded.
+    # Absent in torch 2.1: there every call counts as traced once the compiler is loaded.
     return getattr(eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 
 
@@ -29,13 +29,13 @@ _tracing = _find_tracing()
 
 
 def outside_dynamo(function: Function) -> Function:
-    """Run a function as it is, also when it is reached from compiled code."""
+    """Run a function as it is, even if compiled code calls it."""
     disabled: Callable[..., Any] | None = None
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         nonlocal disabled
-        # While this very frame is traced the first answer is True, and the second question is not asked.
+        # While this frame itself is traced, is_compiling() is True, so that _tracing() is not called.
         if not is_compiling() and _tracing() is None:
             return function(*arguments)
         if disabled is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions built on the operations: objects, parameters and optimizer state from one rank to all.
+"""Functions built on the operations, which send objects, parameters and optimizer state from one rank to all.
 
-How an optimizer's state is taken apart and put together again is in `optimizer_state`.
+The module `optimizer_state` describes an optimizer's state and restores it from the description.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _pair(index: int, item: Any) -> tuple[str, Any]:
 
 
 def _broadcast_tensors(named: Named, root_rank: int, process_set: ProcessSet) -> None:
-    """Broadcast in place whatever the strides and lazy bits: what does not lie densely is staged in what does."""
+    """Broadcast in place for any strides and lazy bits; tensors that are not contiguous are copied before and after."""
     for name, tensor in named:
         if torch.nn.parameter.is_lazy(tensor):
             raise ValueError(f"{name!r} has no shape yet: run one batch through the lazy module before broadcasting")

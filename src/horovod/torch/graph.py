@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch.compile meets the operations: which of them its graph can hold, and which must run outside of it."""
+"""Support for torch.compile: which operations its graph can hold, and which must run outside of the graph."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from horovod.torch import autograd
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# torch.compiler has it since 2.3; the compiler takes both for constants.
+# torch.compiler has it since torch 2.3. The compiler treats either function as a constant.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
-# Only while the very code that asks is looked at, at a third of the time; torch.compiler has it since 2.3, too.
+# True only while the calling code itself is traced; it takes a third of the time. torch.compiler has it since 2.3.
 is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or is_compiling
 
-# Custom operators with gradients need 2.4; before that, every operation leaves the graph.
+# Custom operators with gradients need torch 2.4; before that, every operation leaves the graph.
 HAS_OPERATORS = hasattr(torch.library, "register_autograd")
 
-# The stack level, as warnings count it, of whoever calls a function that joins or leaves graphs.
+# Stack level, as warnings.warn() counts it, of the caller of a function that leaves or joins graphs.
 CALLER_OF_LEFT = 4
 CALLER_OF_JOINED = 3 if HAS_OPERATORS else CALLER_OF_LEFT
 
 
 def blocking() -> Any:
-    """The module of blocking operations: on the engine directly, or as operators that a graph under way can hold."""
+    """Return the module of blocking operations: those that call the engine directly, or operators while compiling."""
     if HAS_OPERATORS and is_compiling():
         from horovod.torch import operators
 
@@ -38,12 +38,15 @@ def blocking() -> Any:
 
 
 def outside_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """For compiled code: a function as it is, after a clean break, instead of the compiler's tries to look inside."""
+    """Break the graph before this function, so that the compiler does not try to trace into it."""
     return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def leaves_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """For what the compiler cannot hold; where half a microsecond counts, a function asks is_compiling itself."""
+    """Decorate an operation that the compiler's graph cannot hold.
+
+    A function for which half a microsecond matters checks is_compiling itself instead.
+    """
 
     @functools.wraps(function)
     def outside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,5 +58,5 @@ def leaves_graph(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def joins_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """For what the compiler can hold, if this torch has what that takes."""
+    """Decorate an operation that the graph can hold; without custom operators in this torch, it leaves the graph."""
     return function if HAS_OPERATORS else leaves_graph(function)

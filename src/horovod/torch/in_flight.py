@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of operations under way: what keeps their memory, and whether they still have it at the end.
+"""Tensors of operations in flight: keep their memory alive, and detect tensors that have lost it.
 
-Plain tensors are looked after natively (bindings/python/plain_operation, gradient_table); this is for all others. A
-storage that is held keeps its memory when its tensor gets another one. When the storage itself is resized torch frees
-the memory whoever holds it: that can only be noticed.
+Native code does this for simple tensors (bindings/python/plain_operation, gradient_table); this module does it for all
+others. A storage that is referenced here keeps its memory even if its tensor gets another storage. If the program
+resizes the storage itself, torch frees the memory in spite of references, which can only be detected afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.common.handles import Pending
 
 
 def watch(tensors: Iterable[Any]) -> Callable[[], bool]:
-    """Hold the memory of host tensors; whether all of them have it still, with as many elements."""
+    """Keep host tensors' memory. Return a function that returns True while all have it, with as many elements."""
     held = [
         (tensor, tensor.untyped_storage(), tensor.data_ptr(), tensor.numel())
         for tensor in tensors
@@ -28,7 +28,7 @@ def watch(tensors: Iterable[Any]) -> Callable[[], bool]:
 
 
 def add(pending: Pending) -> int:
-    """A handle for an operation whose tensors its caller may use meanwhile."""
+    """Return a handle for an operation whose tensors the caller may use while it is in flight."""
     keep = pending.keep
     pending.lies_still = watch(keep if isinstance(keep, tuple) else (keep,))
     return default_context.handles.add(pending)

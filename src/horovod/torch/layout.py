@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory layouts: the engine moves runs of bytes, torch permutes strides (channels_last and its gradients)."""
+"""Memory layouts: torch permutes strides (channels_last and its gradients), the engine needs contiguous memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense tensor as a contiguous one, its dimensions permuted."""
+    """Return a view of a dense tensor with its dimensions permuted so that it is contiguous."""
     if tensor.is_contiguous():
         return tensor
     strides = tensor.stride()
@@ -15,5 +15,5 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements fill one run of memory, in whatever order."""
+    """Return True if a tensor's elements fill one contiguous block of memory, in any order of dimensions."""
     return tensor.is_contiguous() or in_memory_order(tensor).is_contiguous()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose memory does not hold their values: torch notes a negation or a conjugation in a bit of the tensor.
+"""Support for tensors whose negation or conjugation torch has only recorded in a bit, without changing their memory.
 
 The imaginary part of a conjugate has the negative bit, for example. The engine reads and writes memory, so it works on
-copies of such tensors without these bits. What it writes into a copy goes back into the tensor, whose value it is.
+copies of such tensors without these bits. Results in place are then copied back to the tensors.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def resolve(tensor: Tensor) -> Tensor:
 
 
 def write_back(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """Give tensors the values of the copies that were made of them."""
+    """Copy the values of copies back to the tensors that they were made of."""
     for copy, tensor in zip(copies, tensors, strict=True):
         if copy is not tensor:
             tensor.detach().copy_(copy)
 
 
 class TensorCollectives(Collectives[Tensor]):
-    """The collectives on tensors with and without the negative bit. The engine refuses complex tensors anyway."""
+    """Collectives on tensors with or without the negative bit; the engine does not support complex tensors."""
 
     def start(self, call: Call, tensors: Sequence[Tensor], will_wait: bool) -> Pending:
         if not any(map(Tensor.is_neg, tensors)):
@@ -59,7 +59,7 @@ class TensorCollectives(Collectives[Tensor]):
 
 @dataclass(frozen=True)
 class _WriteBack:
-    """Last step of an operation in place: the copies' values go into the tensors, which are the result."""
+    """Last step of an operation in place, which copies the values back into the tensors and returns these."""
 
     collect: Callable[[Pending], Any] | None
     copies: Sequence[Tensor]

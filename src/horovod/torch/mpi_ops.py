@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the PyTorch API: names, signatures, defaults and errors of Horovod's contract.
+"""Operations of the PyTorch API, with the names, signatures, defaults and errors of Horovod.
 
-Functions that end in an underscore write into the tensor they get. Those that compiled code can hold in its graph ask
-the compiler first; the others leave the graph. Outside of graphs the native calls are asked before anything else: they
-take ordinary arguments at a fraction of the time, and say None to others and to what autograd has to record.
+Functions whose names end in an underscore write into the tensor they get. Functions that compiled code can hold in its
+graph first ask whether the compiler is tracing; the others leave the graph. Outside of graphs, functions first try the
+native calls, which handle ordinary arguments in a fraction of the time. These return None for other arguments and for
+tensors whose gradient autograd has to record.
 """
 
 from __future__ import annotations
@@ -490,7 +491,7 @@ def grouped_reducescatter_async(
     return direct.begin(call, tensors)
 
 
-# Meetings
+# Barrier and join
 
 
 @leaves_graph

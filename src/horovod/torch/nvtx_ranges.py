@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on CUDA tensors as NVIDIA's profilers show them: a range from the call until the work is launched."""
+"""NVTX ranges that show operations on CUDA tensors in NVIDIA's profilers, from the call until the work is launched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horovod.common.context import default_context
 
 
 class NvtxRange:
-    """Of one operation, or of several that go together. Without a profiler it costs less than a microsecond."""
+    """Range of one operation, or of several in one call. Without a profiler it costs less than a microsecond."""
 
     __slots__ = ("_number",)
 
@@ -18,9 +18,9 @@ class NvtxRange:
         self._number: int | None = torch.cuda.nvtx.range_start(name) if wanted else None
 
     def end(self) -> None:
-        """Once is enough; more do no harm."""
+        """End the range, if it has not ended yet."""
         if self._number is not None:
             torch.cuda.nvtx.range_end(self._number)
             self._number = None
 
-    __del__ = end  # of an operation that was refused
+    __del__ = end  # for operations that raised an error

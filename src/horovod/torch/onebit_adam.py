@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.OneBitAdam: Adam that, once its variance has settled, exchanges momentum in one bit for each value."""
+"""hvd.OneBitAdam: an Adam that exchanges momentum with one bit per value once its variance has settled."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.wrapping import WrappedOptimizer
 
 Tensor = torch.Tensor
-_SETTLED = 0.96  # the variance's norm over that of 1 / (1 - beta2) steps ago at which the warm-up ends
-_POINTS = 10  # at which the norm is taken in that time
-# Frozen variances are at least this share of their tensor's mean. Values that had no gradients in the warm-up would
-# otherwise make enormous steps as soon as they get some.
+_SETTLED = 0.96  # ratio of the variance's norm to that of 1 / (1 - beta2) steps ago at which the warm-up ends
+_POINTS = 10  # number of norms taken during these steps
+# Frozen variances are at least this share of their tensor's mean.
+# Values without gradients in the warm-up would otherwise make enormous steps as soon as they get gradients.
 _LEAST_SHARE = 1e-4
 
 
 class _OneBitAdam(torch.optim.Optimizer):
-    """The steps on one rank. Gradients that arrive here are averages, or equal averages of momentum."""
+    """Optimizer for the steps on one rank. Its gradients are averages, or equivalent to averages of momentum."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class _OneBitAdam(torch.optim.Optimizer):
             )
         options = {"lr": lr, "betas": (first, second), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, options)
-        # What all ranks need to end the warm-up in the same step. state_dict() holds it, as it does all options.
+        # Options that all ranks need to end the warm-up in one step; state_dict() contains them like all options.
         self.param_groups[0].update(
             steps=0,
             is_frozen=False,
@@ -80,7 +80,7 @@ class _OneBitAdam(torch.optim.Optimizer):
         state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)
-            state["frozen_at"] = torch.tensor(0.0)  # the step in which the variance was frozen; 0: it is not
+            state["frozen_at"] = torch.tensor(0.0)  # step in which the variance was frozen, or 0
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         gradient, (first, second) = parameter.grad, group["betas"]
@@ -97,21 +97,21 @@ class _OneBitAdam(torch.optim.Optimizer):
         parameter.addcdiv_(mean, denominator, value=-group["lr"] / (1 - first**step))
 
     def denominator(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
-        """Return what the momentum is divided by."""
+        """Return the divisor of the momentum."""
         state = self.state[parameter]
         step = int(state["frozen_at"]) or int(state["step"])
         corrected: float = 1 - group["betas"][1] ** step
         root: Tensor = state["exp_avg_sq"].sqrt()
         return root.div_(math.sqrt(corrected)).add_(group["eps"])
 
-    # The end of the warm-up
+    # End of the warm-up
 
     @property
     def is_frozen(self) -> bool:
         return bool(self.param_groups[0]["is_frozen"])
 
     def is_at_decision(self) -> bool:
-        """Return True if ranks have to agree now whether the warm-up ends. All ranks have equal answers."""
+        """Return True if ranks have to agree now whether the warm-up ends. All ranks return equal answers."""
         control = self.param_groups[0]
         if control["is_frozen"] or control["steps"] < max(1, control["lr_warmup_steps"]):
             return False
@@ -121,7 +121,7 @@ class _OneBitAdam(torch.optim.Optimizer):
         return len(norms) > _POINTS and control["steps"] % self._spacing() == 0
 
     def has_settled(self) -> bool:
-        """Return True if the warm-up may end as far as this rank sees."""
+        """Return True if this rank's variance allows the warm-up to end."""
         control = self.param_groups[0]
         if control["freeze_after"] is not None:
             return True

@@ -54,10 +54,10 @@ Groups = int | Sequence[Sequence[Tensor]]
 
 
 class _DistributedOptimizer(WrappedOptimizer):
-    """What is added to the user's optimizer class; instances come from DistributedOptimizer()."""
+    """Mixin that DistributedOptimizer() adds to the user's optimizer class."""
 
-    _reducer: GradientReducer | None  # None: this rank has nobody to reduce with
-    _comm_hook: Any = None  # what hvd.register_comm_hook() was given
+    _reducer: GradientReducer | None  # None if this rank has no other rank to reduce with
+    _comm_hook: Any = None  # the hook given to hvd.register_comm_hook()
     _should_synchronize: bool
     _synchronized: bool
 
@@ -69,14 +69,14 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._reducer.set_passes(passes)
 
     def synchronize(self) -> None:
-        """Complete this round's gradients on all ranks, those that no backward pass has brought included."""
+        """Complete this round's gradients on all ranks, including those that no backward pass has made due."""
         if self._reducer is not None:
             self._reducer.finish_round()
         self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """step() inside this block takes gradients as they are; for use after synchronize()."""
+        """Make step() inside this block use gradients as they are; for use after synchronize()."""
         self._should_synchronize = False
         try:
             yield
@@ -84,7 +84,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._should_synchronize = True
 
     def step(self, closure: Closure | None = None) -> Any:
-        """Complete the gradients, then let the wrapped class make its step."""
+        """Complete the gradients, then make the wrapped class's step."""
         self._count_step()
         if closure is not None:
             loss = super().step(self._completing(closure))
@@ -105,17 +105,17 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._has_stepped()
         return result
 
-    # Optimizer.load_state_dict() would wrap step() once more, and run step hooks twice: the wrapped class runs them.
+    # Keep Optimizer.load_state_dict() from wrapping step(), because the wrapped class already runs step hooks.
     step.hooked = True  # type: ignore[attr-defined]
 
     @property
     def comm_hook(self) -> Any:
-        """The communication hook, which has the state of a `compression` with arguments; None without one."""
+        """Communication hook, which holds the state of a `compression` with arguments; None without one."""
         return self._comm_hook
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return what the wrapped class says. A GradScaler asks before each step, also before one that it skips."""
+        """Value of the wrapped class; a GradScaler reads it before each step, even before one that it skips."""
         if isinstance(self._comm_hook, CompressionHook):
             self._comm_hook.loss_scale.asked()
         return bool(vars(self).get("_step_supports_amp_scaling", False))
@@ -144,7 +144,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         return completed
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; refused while reductions are under way."""
+        """Clear the gradients as torch does; raise AssertionError while reductions are in flight."""
         if self._reducer is not None:
             if self._reducer.busy:
                 raise AssertionError(
@@ -152,11 +152,11 @@ class _DistributedOptimizer(WrappedOptimizer):
                     "optimizer.synchronize(): the gradients are being reduced at this moment."
                 )
             self._reducer.begin_anew()
-        self._synchronized = False  # what was reduced is gone
+        self._synchronized = False  # the reduced gradients are gone
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load state and options, and forget gradients that are being reduced."""
+        """Load state and options, and drop gradients that are being reduced."""
         self._forget_round()
         super().load_state_dict(*args, **kwargs)
 
@@ -171,7 +171,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
-        """Elements that a list holds more than once."""
+        """Return the elements that a list holds more than once."""
         seen: set[Any] = set()
         return {element for element in lst if element in seen or seen.add(element)}  # type: ignore[func-returns-value]
 
@@ -243,7 +243,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
 
 def _method_in(compression: Any, op: int) -> CompressionMethod | None:
-    """Return a compression that a communication hook applies; None for a Compressor."""
+    """Return the compression if a communication hook applies it, or None for a Compressor."""
     if isinstance(compression, type) and issubclass(compression, CompressionMethod):
         raise TypeError(f"compression={compression.__name__} is a class: pass an instance, with parentheses behind it")
     if not isinstance(compression, CompressionMethod):
@@ -267,7 +267,7 @@ def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
             f"compression={method.describe()} accumulates the momentum itself: give the optimizer momentum=0, and its "
             "momentum to hvd.Compression.dgc(momentum=...)"
         )
-    from horovod.torch.hooks.registration import register_comm_hook  # it imports this file
+    from horovod.torch.hooks.registration import register_comm_hook  # not at the top, because it imports this module
 
     register_comm_hook(optimizer, CompressionHook(method))
 
@@ -278,7 +278,7 @@ def _check_passes(passes: int) -> None:
 
 
 def _reduces(process_set: ProcessSet) -> bool:
-    """Whether this rank has anyone to reduce with, now or after an elastic reset."""
+    """Return True if this rank has other ranks to reduce with, now or after an elastic reset."""
     default_context.topology  # noqa: B018 - says that hvd.init() is missing
     if not process_set.included():
         return False
@@ -286,7 +286,7 @@ def _reduces(process_set: ProcessSet) -> bool:
 
 
 def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_set: ProcessSet) -> list[list[str]]:
-    """Rank 0's groups, by name: each rank may have listed its parameters in another order."""
+    """Return rank 0's groups, as lists of names because ranks may list their parameters in different orders."""
     mine = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if isinstance(groups, int):
         if groups < 0:

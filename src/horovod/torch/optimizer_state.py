@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer's state taken apart on one rank and put together on the others, without taking a step.
+"""Transfer of an optimizer's state from one rank to the others, without taking a step.
 
-Dense tensors of a parameter's state are only described here, their values travel by broadcast; the rest (options,
-counters, tensors inside lists) travels by value. Parameters are known by their position in the parameter groups.
+Dense tensors of a parameter's state are only described here; a broadcast sends their values. The rest (options,
+counters, tensors inside lists) is sent by value. Parameters are identified by their position in the parameter groups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.torch.adapter import ID_BY_DTYPE
 
 @dataclass(frozen=True)
 class Dense:
-    """A tensor that is broadcast. `beside` says that it lives on its parameter's device, not on the CPU."""
+    """Description of a tensor to broadcast; `beside` is True if it is on its parameter's device instead of the CPU."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -27,7 +27,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that travels by value, through the CPU: another rank's device number means nothing here."""
+    """Tensor sent by value, as a CPU tensor because device numbers differ between ranks."""
 
     tensor: torch.Tensor
     beside: bool
@@ -35,16 +35,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Layout:
-    """All of an optimizer that is not the contents of dense tensors."""
+    """Description of an optimizer: everything but the contents of dense tensors."""
 
-    options: list[dict[str, Any]]  # one dict for each parameter group
+    options: list[dict[str, Any]]  # one dictionary per parameter group
     group_sizes: list[int]
-    by_parameter: dict[int, dict[str, Any]]  # position of the parameter -> its state
+    by_parameter: dict[int, dict[str, Any]]  # state of each parameter, by the parameter's position
     shared: dict[Any, Any]  # state that belongs to no parameter
 
 
 def describe(optimizer: Optimizer) -> Layout:
-    """What the other ranks need to know before the tensors are broadcast."""
+    """Return the description that other ranks need before the tensors are broadcast."""
     parameters = _parameters(optimizer)
     return Layout(
         options=[_options(group) for group in optimizer.param_groups],
@@ -61,7 +61,7 @@ def describe(optimizer: Optimizer) -> Layout:
 
 
 def adopt(optimizer: Optimizer, layout: Layout) -> None:
-    """Take over the options and give every parameter the state that the layout describes, tensors yet unfilled."""
+    """Take over the options, and make the state that the layout describes, with tensors not yet filled."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != layout.group_sizes:
         raise ValueError(
@@ -83,7 +83,7 @@ def adopt(optimizer: Optimizer, layout: Layout) -> None:
 
 
 def tensors(optimizer: Optimizer, layout: Layout) -> list[tuple[str, torch.Tensor]]:
-    """The tensors to broadcast, by names and in an order that are the same on all ranks."""
+    """Return the tensors to broadcast, with names and in an order that are equal on all ranks."""
     parameters = _parameters(optimizer)
     return [
         (f"optimizer.{position}.{key}", optimizer.state[parameters[position]][key])
@@ -127,7 +127,7 @@ def _unpacked(value: Any, device: torch.device) -> Any:
 
 
 def _mapped(value: Any, change: Any) -> Any:
-    """Apply `change` inside plain containers; anything else travels as it is."""
+    """Apply `change` to the items of plain containers; return other values as they are."""
     if type(value) in (list, tuple):
         return type(value)(change(item) for item in value)
     if type(value) is dict:
@@ -136,7 +136,7 @@ def _mapped(value: Any, change: Any) -> Any:
 
 
 def _kept(mine: Any, value: Any, device: torch.device) -> Any:
-    """A tensor option such as a learning rate keeps its identity, which compiled steps and CUDA graphs hold on to."""
+    """Copy a tensor option, such as a learning rate, in place, because compiled steps and CUDA graphs refer to it."""
     if isinstance(value, Value) and _fits(mine, value.tensor):
         mine.detach().copy_(value.tensor)
         return mine
@@ -149,7 +149,7 @@ def _made(mine: Any, value: Any, parameter: torch.Tensor) -> Any:
     if _fits(mine, value):
         return mine
     device = parameter.device if value.beside else torch.device("cpu")
-    if value.shape == tuple(parameter.shape):  # in the parameter's memory format, as an optimizer makes it
+    if value.shape == tuple(parameter.shape):  # with the parameter's memory format, as an optimizer makes it
         return torch.zeros_like(parameter, dtype=value.dtype, device=device, requires_grad=False)
     return torch.zeros(value.shape, dtype=value.dtype, device=device)
 

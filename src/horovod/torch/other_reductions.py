@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens beside us that cannot be meant: DDP reducing the same gradients, a group of one process, Accelerate that
-trains each rank alone.
+"""Warnings about other libraries that reduce gradients, or fail to, in a program that uses Horovod.
 
-Looked at once, in hvd.init() and at an optimizer's first reduction.
+The cases are DDP that reduces the same gradients, a torch.distributed group with one process, and Accelerate that
+trains each rank alone. Each case is checked once, in hvd.init() and at an optimizer's first reduction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REDUCED_TWICE = (
     "The gradient of {name!r} is reduced twice: by DistributedDataParallel and by hvd.DistributedOptimizer. Use one of "
     "them: pass the plain model to hvd, or the plain optimizer to DDP."
 )
-# Every model that was wrapped in DDP since we were imported: it tells nobody, and its hooks cannot be seen.
+# All models wrapped in DDP since this import; DDP offers no other way to find them, and its hooks are not visible.
 _ddp_models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
@@ -36,7 +36,7 @@ def _remember(module: Any, name: str, submodule: Any) -> None:
 
 
 def look(named: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Warn of what is wrong at the first reduction of these parameters' gradients."""
+    """Warn of such cases at the first reduction of these parameters' gradients."""
     _warn_if_ddp_reduces(named)
     _warn_if_group_is_alone()
 
@@ -64,10 +64,10 @@ class _AtInit:
             accelerate_on_cpu.check_state()
 
     def unbound(self, process_set: ProcessSet, /) -> None:
-        """Nothing to do."""
+        """Do nothing when a process set ends."""
 
 
 def begin() -> None:
-    """From now on, once in each process."""
+    """Watch for DDP models and check at hvd.init(). Call it once per process."""
     register_module_module_registration_hook(_remember)
     default_context.observe(_AtInit())

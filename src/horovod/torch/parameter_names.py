@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for an optimizer's parameters: by them ranks find each other's gradients."""
+"""Names of an optimizer's parameters, by which ranks match gradients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Named = list[tuple[str, torch.Tensor]]
 
 
 def unnamed(group: int, index: int) -> str:
-    """The name of a parameter without one: its place in the optimizer, the same on all ranks."""
+    """Return the name of an unnamed parameter: its position in the optimizer, which is equal on all ranks."""
     return f"allreduce.noname.{group}.{index}"
 
 
 def name_parameters(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Any]] | None) -> Named:
-    """(name, parameter) for every parameter of the optimizer; ValueError if the given names do not fit them."""
+    """Return (name, parameter) for every parameter of the optimizer; raise ValueError if the names do not fit."""
     mine = [
         (unnamed(number, index), parameter)
         for number, group in enumerate(optimizer.param_groups)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one rank to another: send and recv of the PyTorch API."""
+"""Messages from one rank to another: send and recv of the PyTorch API."""
 
 from __future__ import annotations
 

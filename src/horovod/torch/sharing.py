@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an optimizer and the distributed optimizer made of it have in common: parameter groups, state, defaults.
+"""Sharing of parameter groups, state and defaults between an optimizer and the distributed optimizer that wraps it.
 
-Programs hold both. A learning rate scheduler that was made before the optimizer was wrapped changes the groups of the
-original, and the training loop steps the wrapper. torch replaces lists and dictionaries when it loads something into an
-optimizer, so what was loaded into one of the two is put into the objects that both hold.
+Programs use both. A learning rate scheduler that was made before the optimizer was wrapped changes the groups of the
+original, and the training loop steps the wrapper. When torch loads something into an optimizer it replaces lists and
+dictionaries, so the loaded contents are put back into the objects that both optimizers share.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch.optim import Optimizer
 
 from horovod.torch.dynamo import outside_dynamo
 
-# Methods of an optimizer that replace or extend what is shared.
+# Methods of an optimizer that replace or extend the shared objects.
 _METHODS = ("__setstate__", "load_state_dict", "add_param_group")
-# What instances have for themselves: these methods, and a step() that a scheduler puts there to count calls.
+# Attributes that each optimizer has for itself: these methods, and a step() that schedulers replace to count calls.
 NOT_SHARED = frozenset((*_METHODS, "step"))
 
 
 def share(changed: Optimizer, kept: Optimizer) -> bool:
-    """Let an optimizer into which something was loaded hold the objects of the other again, with the loaded contents.
+    """Make `changed`, into which something was loaded, use the objects of `kept` again, with the loaded contents.
 
-    Return True if there was anything to do.
+    Return True if anything had to be changed.
     """
     if changed.param_groups is kept.param_groups and changed.state is kept.state:
         return False
@@ -48,7 +48,7 @@ def _refill(kept: Any, content: Any) -> None:
 
 
 def follow(original: Optimizer, wrapper: Any, changed: Callable[[Any], None]) -> None:
-    """Call `changed(wrapper)` after each call on the original that replaces or extends what both share."""
+    """Call `changed(wrapper)` after each call on the original that replaces or extends the shared objects."""
     for name in _METHODS:
         method = vars(original).get(name)
         if not isinstance(method, _Followed):
@@ -58,16 +58,16 @@ def follow(original: Optimizer, wrapper: Any, changed: Callable[[Any], None]) ->
 
 
 class _Followed:
-    """A method of an optimizer, put into the instance as schedulers do with step(). It keeps neither of the two alive.
+    """Replacement of an optimizer's method, stored in the instance as schedulers do with step().
 
-    Copies and pickles of an optimizer do not contain it.
+    It keeps neither the optimizer nor its wrappers alive. Copies and pickles of an optimizer do not contain it.
     """
 
     def __init__(self, optimizer: Optimizer, name: str) -> None:
         self.followers: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
         self._optimizer = weakref.ref(optimizer)
         self._name = name
-        self._before = vars(optimizer).get(name)  # what a program has put there
+        self._before = vars(optimizer).get(name)  # a replacement that the program had made before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         optimizer = self._optimizer()
@@ -78,10 +78,10 @@ class _Followed:
         return result
 
 
-@outside_dynamo  # older compilers cannot set an attribute of a second optimizer
+@outside_dynamo  # older compilers cannot set an attribute of another optimizer
 def count_step(original: Optimizer) -> None:
-    """Note on the original that a step is made: a scheduler that was made for it looks there before it warns."""
+    """Record a step on the original, because a scheduler made for the original checks this before it warns."""
     attributes: Any = original
     attributes._opt_called = True
-    if "_step_count" in vars(original):  # what torch before 2.4 counts in
+    if "_step_count" in vars(original):  # used by torch before 2.4
         attributes._step_count += 1

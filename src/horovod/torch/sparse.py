@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse gradients: their indices and values are gathered, not reduced."""
+"""Allreduce of sparse gradients, whose indices and values are gathered instead of reduced."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from horovod.torch.direct import begin, synchronize
 def sparse_allreduce(
     tensor: Tensor, name: str | None, op: int, process_set: ProcessSet, compares_shapes: bool = True
 ) -> Callable[[], Tensor]:
-    """Start the allgathers of a sparse tensor; call what is returned to wait and get the sparse sum or average.
+    """Start the allgathers of a sparse tensor. Return a function that waits and returns the sparse sum or average.
 
-    Args:
-        compares_shapes: Raise HorovodMismatchError on all ranks if the dense shapes differ. False for callers that
-            have compared them already.
+    With `compares_shapes`, all ranks raise HorovodMismatchError if the dense shapes differ; callers that have already
+    compared them pass False.
     """
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_coo:
         kind = tensor.layout if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -29,11 +28,11 @@ def sparse_allreduce(
     if op not in (Average, Sum):
         raise ValueError("sparse_allreduce_async can only average and sum; densify the tensor for other operations")
     shape, is_average = tensor.shape, op == Average
-    # Along the first dimension, in which an allgather concatenates. The private accessors also take tensors that are
-    # not coalesced, which gradients often are not.
+    # Indices are transposed because allgather concatenates along the first dimension.
+    # The private accessors also accept tensors that are not coalesced, as gradients often are.
     parts = {"indices": tensor._indices().t().contiguous(), "values": tensor._values().detach().contiguous()}
     if compares_shapes:
-        # An allgather requires equal dimensions behind the first one. No data is sent.
+        # This part only compares shapes: allgather requires equal dimensions after the first one, which is 0 here.
         parts["shape"] = torch.empty((0, *shape), dtype=torch.uint8)
     started = [
         begin(Call(ALLGATHER, process_set, f"{name}.{what}" if name else None), [part]) for what, part in parts.items()
@@ -48,7 +47,7 @@ def sparse_allreduce(
 
 
 def _divided(total: Tensor, size: int) -> Tensor:
-    """Return a sparse sum divided by the number of ranks. Integers stay integers: they were added before."""
+    """Return a sparse sum divided by the number of ranks. Integers remain integers, rounded toward zero."""
     dtype = total.dtype
     if dtype.is_floating_point:
         indices, values = total._indices(), total._values() / size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread that runs short jobs in order, so that callers need not wait for what the jobs wait for."""
+"""Thread that runs short jobs in order, so that callers need not wait for what the jobs wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _END_LIMIT_S = 5.0
 
 
 class Submitter:
-    """Starts its thread with the first job. Jobs must not raise."""
+    """Queue of jobs with a thread that starts with the first job. Jobs must not raise."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = queue.SimpleQueue()
@@ -20,7 +20,7 @@ class Submitter:
         self._thread: threading.Thread | None = None
 
     def put(self, job: Callable[[], None]) -> threading.Event:
-        """Run a job after those before it; the event is set when it has run."""
+        """Run a job after those before it. Return an event that is set when it has run."""
         done = threading.Event()
         with self._lock:
             if self._thread is None:
@@ -37,7 +37,7 @@ class Submitter:
             done.set()
 
     def _end(self) -> None:
-        """Before the interpreter goes: a thread inside a CUDA call must not outlive what it calls."""
+        """End the thread before the interpreter exits, because a thread inside a CUDA call must not outlive CUDA."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join(_END_LIMIT_S)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalisation over the batches of all ranks, as if one process had them all; on any device.
+"""Batch normalisation over the batches of all ranks, as if one process had all of them; on any device.
 
-Each rank tells the others how many values it has, their mean and their squared deviations; these are combined in
-float64, in rank order. Batches may differ in size and may be empty. `weight` and `bias` get the gradients of this
-rank's part of the batch: summed over the ranks, as an optimizer does, they are those of the whole.
+Each rank sends the number of its values, their mean and their squared deviations to the others. All ranks combine these
+in float64, in rank order. Batches may differ in size and may be empty. `weight` and `bias` get the gradients of this
+rank's part of the batch; once an optimizer has summed them over the ranks, they are those of the whole batch.
 
-Ranks match layers by number, which follows the order of first use. So if a rank leaves out a layer later, the others
-wait for it and report it, and its numbers are not mixed with those of the next layer.
+Ranks match layers by number, in the order of first use. If one rank later leaves out a layer, the others wait for this
+layer and report it, instead of mixing its values with those of the next layer.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from horovod.torch.mpi_ops import size as size
 
 
 class _Numbers:
-    """Numbers of the layers of each process set, in the order of their first use since ranks last met or joined."""
+    """Numbers of the layers of each process set, in the order of their first use in this era."""
 
     def __init__(self) -> None:
         self._era = -1
         self._numbers: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-        self._used: Counter[int | None] = Counter()  # by process set
+        self._used: Counter[int | None] = Counter()  # number of layers, by process set
 
     def of(self, layer: SyncBatchNorm) -> int:
-        """Return the layer's number, the same on all ranks that use layers in the same order."""
+        """Return the layer's number, which is equal on all ranks that use layers in equal order."""
         if self._era != default_context.era:
             self._era = default_context.era
             self._numbers.clear()
@@ -71,8 +71,8 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> Any:
-        """The module with every BatchNorm*d in it replaced by a SyncBatchNorm of the same parameters and statistics."""
-        made: dict[torch.nn.Module, torch.nn.Module] = {}  # a layer that is used twice stays one layer
+        """Replace every BatchNorm*d in a module by a SyncBatchNorm with its parameters and statistics; return it."""
+        made: dict[torch.nn.Module, torch.nn.Module] = {}  # so that a layer that is used twice is replaced by one layer
         for parent in list(module.modules()):
             for name, child in parent._modules.items():
                 if isinstance(child, _BatchNorm) and not isinstance(child, cls):
@@ -116,7 +116,7 @@ class SyncBatchNorm(_BatchNorm):
         factor = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # the average over all batches so far
+            if self.momentum is None:  # average over all batches so far
                 factor = 1.0 / float(self.num_batches_tracked)
         unbiased = variance * (count / (count - 1))
         for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
@@ -124,9 +124,9 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _SyncBatchNormFunction(torch.autograd.Function):
-    """Return output, mean, biased variance and the count of values per channel.
+    """Normalisation that returns output, mean, biased variance and the number of values per channel.
 
-    Arguments: input, weight, bias, eps, process set, number of the layer.
+    Its arguments are input, weight, bias, eps, process set, and number of the layer.
     """
 
     @staticmethod
@@ -170,7 +170,7 @@ class _SyncBatchNormFunction(torch.autograd.Function):
 
 
 def _local_moments(values: Tensor) -> Tensor:
-    """One row of float64: mean of every channel, squared deviations from it, and how many values a channel has."""
+    """Return one row of float64: each channel's mean, its squared deviations, and the number of values per channel."""
     channels = values.shape[1]
     count = values.numel() // channels if channels else 0
     row = torch.zeros(1, 2 * channels + 1, dtype=torch.float64, device=values.device)
@@ -184,19 +184,19 @@ def _local_moments(values: Tensor) -> Tensor:
 
 
 def _combined(row: Tensor, process_set: ProcessSet, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, biased variance and count over all ranks."""
+    """Return mean, biased variance and number of values over all ranks."""
     rows = synchronize(allgather_async(row, name=f"sync_batch_norm.forward.{number}", process_set=process_set))
     channels = row.shape[1] // 2
     means, deviations, counts = rows[:, :channels], rows[:, channels:-1], rows[:, -1:]
     count = counts.sum()
     divisor = count.clamp(min=1)
     mean = (means * counts).sum(0) / divisor
-    squares = deviations + counts * (means - mean) ** 2  # what each rank's values deviate from the common mean
+    squares = deviations + counts * (means - mean) ** 2  # squared deviations from the common mean
     return mean, squares.sum(0) / divisor, count
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """In the type in which is computed: float32 for the half types, else the tensor's own."""
+    """Convert to the dtype of the computation: float32 for half-precision types, else the tensor's own."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 

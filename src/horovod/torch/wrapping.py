@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an optimizer an instance of a new class, ours on top of the user's; what all such classes have in common."""
+"""Wrapping of an optimizer in a class on top of the user's, and what all such classes have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from horovod.torch.parameter_names import Named, unnamed
 from horovod.torch.sharing import NOT_SHARED, count_step, follow, share
 
 Mixin = TypeVar("Mixin", bound="WrappedOptimizer")
-# As in Horovod: libraries look for its name in the class, lest they wrap an optimizer twice.
+# Horovod's module name, because libraries look for it in the class to avoid wrapping an optimizer twice.
 _MODULE = "horovod.torch.optimizer"
 _PLAIN_COPY = (
     "A copy of a hvd.DistributedOptimizer, made by copy or by pickle, is a plain {name}: it does not reduce gradients. "
@@ -30,7 +30,7 @@ _PLAIN_COPY = (
 
 
 class DistributedOptimizerProtocol(Protocol):
-    """What a distributed optimizer has beside all that an optimizer of torch has; for annotations."""
+    """Attributes that a distributed optimizer has in addition to those of a torch optimizer; for annotations."""
 
     backward_passes_per_step: int
     op: int
@@ -47,7 +47,7 @@ class DistributedOptimizerProtocol(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of DistributedOptimizer(), as far as optimizers show it."""
+    """Options given to DistributedOptimizer() that the optimizer shows as attributes."""
 
     compression: type[Compressor]
     backward_passes_per_step: int
@@ -58,7 +58,7 @@ class Options:
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
-    """An optimizer that hvd.DistributedOptimizer() has returned, with the attributes that Horovod's have."""
+    """Optimizer returned by hvd.DistributedOptimizer(), with the attributes of Horovod's."""
 
     backward_passes_per_step: int
     op: int
@@ -66,7 +66,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
     sparse_as_dense: bool
     process_set: ProcessSet
     _compression: type[Compressor]
-    _original: torch.optim.Optimizer  # which it shares its parameter groups and its state with
+    _original: torch.optim.Optimizer  # the user's optimizer, which shares its parameter groups and its state
     _parameter_names: dict[torch.Tensor, str]
 
     def synchronize(self) -> None:
@@ -74,31 +74,31 @@ class WrappedOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
-        """step() inside this block takes gradients as they are; for use after synchronize()."""
+        """Make step() inside this block use gradients as they are; for use after synchronize()."""
         raise NotImplementedError
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate gradients over this many backward passes before they are reduced."""
         raise NotImplementedError
 
-    # What this optimizer shares with the original
+    # Sharing with the original
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._take_over(self, self._original)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load state and options, which the original optimizer then has too."""
+        """Load state and options into this optimizer and the original."""
         super().load_state_dict(*args, **kwargs)
         self._take_over(self, self._original)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, which the original optimizer then has too."""
+        """Add parameters to this optimizer and the original."""
         super().add_param_group(param_group)
         self._watch_new_parameters()
 
     def _follow_original(self) -> None:
-        """Go on from what was loaded into the original, or added to it."""
+        """Take over what was loaded into the original, or added to it."""
         self._take_over(self._original, self)
 
     def _take_over(self, changed: torch.optim.Optimizer, kept: torch.optim.Optimizer) -> None:
@@ -114,11 +114,11 @@ class WrappedOptimizer(torch.optim.Optimizer):
                     self._watch(name, parameter)
 
     def _watch(self, name: str, parameter: torch.Tensor) -> None:
-        """Combine this parameter with the other ranks' from now on."""
+        """Combine this parameter's gradients with the other ranks' from now on."""
         raise NotImplementedError
 
     def _forget_round(self) -> None:
-        """Start anew after state was loaded."""
+        """Drop the reductions of this round, because state was loaded."""
 
     def _count_step(self) -> None:
         count_step(self._original)
@@ -141,12 +141,12 @@ class WrappedOptimizer(torch.optim.Optimizer):
     def _warn_of_copy(self) -> None:
         user_warnings.warn(_PLAIN_COPY.format(name=type(self._original).__name__))
 
-    # For libraries that reduce by themselves
+    # For libraries that reduce gradients by themselves
 
     def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
-        """Begin to reduce one gradient in place, past hooks and rounds, for libraries that do that themselves.
+        """Begin to reduce one gradient in place without hooks and rounds, for libraries that do so themselves.
 
-        Returns what hvd.synchronize() waits for, or for a sparse gradient a function that does, and the compressor's
+        Return a handle for hvd.synchronize(), or for a sparse gradient a function that waits, and the compressor's
         context.
         """
         name, grad = self._parameter_names[p], p.grad
@@ -163,16 +163,16 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
 
 def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin], named: Named, options: Options) -> Mixin:
-    """An optimizer with the same parameters, state and options, of a class with the same name: isinstance still holds.
+    """Return an optimizer with the given one's parameters, state and options, of a subclass with the same class name.
 
-    No __init__ runs, so that classes with any arguments can be wrapped.
+    isinstance() still holds. __init__ does not run, so classes whose constructors take any arguments can be wrapped.
     """
     if isinstance(optimizer, WrappedOptimizer):
         raise ValueError("This optimizer is already a hvd.DistributedOptimizer; wrap it only once")
     cls = optimizer.__class__
     made: Any = type(cls.__name__, (mixin, cls), {"__module__": _MODULE, "__doc__": cls.__doc__})
     wrapped: Mixin = made.__new__(made)
-    # What stays behind would lead past our methods.
+    # These attributes stay with the original, because in the wrapper they would bypass our methods.
     wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name not in NOT_SHARED})
     wrapped._original = optimizer
     wrapped._parameter_names = {parameter: name for name, parameter in named}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs that compress flat float32 arrays to bytes by JAX operations, inside jit and out: int8, one bit and top-k.
+"""Codecs that compress flat float32 arrays to bytes in JAX operations, inside jit and outside: int8, one bit, top-k.
 
-The formats are the engine's, which engine/codecs/codecs.h describes. All messages for one number of values have one
-length, so the shapes of a compiled program are fixed.
+The formats are those of the engine, which engine/codecs/codecs.h describes. The length of a message depends only on the
+number of values, so that shapes in a compiled program are fixed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from horovod.jax.codecs.topk import TopKCodec
 
 
 class Codec(Protocol):
-    """Both directions of one wire format. Codecs are frozen, so programs can be cached by them."""
+    """Encoder and decoder of one wire format. Codecs are immutable, so that programs can be cached by them."""
 
     def wire_bytes(self, count: int) -> int:
-        """Return the length of each message for so many values."""
+        """Return the length of a message for `count` values."""
 
     def encode(self, p: JaxArray) -> tuple[JaxArray, JaxArray]:
         """Return the message for `p`, and what the message lacks of `p` (the next residual)."""
@@ -45,19 +45,19 @@ def codec_for(method: CompressionMethod) -> Codec:
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode(codec: Codec, p: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """Run `codec.encode` as one program also outside jit."""
+    """Run `codec.encode` as one program, outside jit as well."""
     return codec.encode(p)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def decode(codec: Codec, wire: JaxArray, count: int) -> JaxArray:
-    """Run `codec.decode` as one program also outside jit."""
+    """Run `codec.decode` as one program, outside jit as well."""
     return codec.decode(wire, count)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def decode_sum(codec: Codec, wires: JaxArray, count: int) -> JaxArray:
-    """Return the sum of the messages in the rows of `wires`, added in order: all ranks must get the same bits."""
+    """Return the sum of the messages in the rows of `wires`, added in order so that all ranks get equal bits."""
     total = codec.decode(wires[0], count)
     for row in range(1, wires.shape[0]):
         total = total + codec.decode(wires[row], count)

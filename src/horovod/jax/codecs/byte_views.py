@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of messages, which are arrays of uint8, as arrays of other dtypes."""
+"""Views of parts of messages, which are arrays of uint8, as arrays of other dtypes."""
 
 from __future__ import annotations
 

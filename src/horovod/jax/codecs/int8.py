@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Int8 codec by JAX operations: a float32 scale for each block of values, then one int8 for each value."""
+"""Int8 codec in JAX operations: a float32 scale for each block of values, then one int8 for each value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from horovod.jax.adapter import JaxArray
 from horovod.jax.codecs.byte_views import as_bytes, as_dtype
 
-_STEPS = 127  # of a value's absolute part
+_STEPS = 127  # quantisation steps between 0 and the largest magnitude
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Int8Codec:
     def encode(self, p: JaxArray) -> tuple[JaxArray, JaxArray]:
         """Return the message for `p`, and what it lacks of `p`."""
         count = p.size
-        # Zeros after the last value change neither its block's scale nor what is sent.
+        # Zeros after the last value change neither the scale of its block nor the message.
         blocks = jnp.pad(p, (0, -count % self.block)).reshape(-1, self.block)
         scale, quantum = _quantise(blocks)
         left = (blocks - quantum * scale).reshape(-1)[:count]
@@ -43,13 +43,13 @@ class Int8Codec:
 
 
 def _quantise(values: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """Return the scale of each block (a row) and the whole number for each value, as float32."""
+    """Return the scale of each block (a row) and each value as a whole number of scales, in float32."""
     largest = jnp.abs(values).max(axis=1, keepdims=True)
     is_bad = ~jnp.isfinite(values).all(axis=1, keepdims=True)
-    # XLA would turn the division by a constant that it knows into a multiplication, which rounds in another way.
+    # The barrier keeps XLA from turning the division by a constant into a multiplication, which rounds differently.
     steps = jax.lax.optimization_barrier(jnp.float32(_STEPS))
     inverse = steps / largest
-    is_zero = jnp.isinf(inverse)  # the block is zero, or too small for a scale
+    is_zero = jnp.isinf(inverse)  # True if the block is zero, or too small for a scale
     scale = jnp.where(is_bad, jnp.nan, jnp.where(is_zero, 0.0, largest / steps))
     quantum = jnp.clip(jnp.round(values * inverse), -_STEPS, _STEPS)
     return scale, jnp.where(is_zero | is_bad, 0.0, quantum)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algebra of PowerSGD: which gradients are matrices worth factoring, and their factors one after the other."""
+"""Algebra of PowerSGD: which gradients are factored as matrices, and the factors of all matrices in flat arrays."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 from horovod.common.compression_methods import PowerSGD
 from horovod.jax.adapter import JaxArray
 
-_SMALLEST = 1e-30  # values of matrices are scaled to 1 because squares of small ones underflow; not below this
+_SMALLEST = 1e-30  # lower limit of the divisor that scales matrices to 1, because squares of small values underflow
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Matrices of rows, columns and rank of the factors."""
+    """Matrices of a division, each given by its rows, its columns and the rank of its factors."""
 
     matrices: tuple[tuple[int, int, int], ...]
 
@@ -32,12 +32,12 @@ class Factors:
 
     @property
     def p_count(self) -> int:
-        """The number of values in all P."""
+        """Number of values in all P."""
         return sum(rows * rank for rows, _, rank in self.matrices)
 
     @property
     def q_count(self) -> int:
-        """The number of values in all Q."""
+        """Number of values in all Q."""
         return sum(columns * rank for _, columns, rank in self.matrices)
 
     def first_q(self, seed: int) -> JaxArray:
@@ -49,7 +49,7 @@ class Factors:
         return [flat[ends[i] : ends[i + 1]].reshape(size) for i, size in enumerate(sizes)]
 
     def of_values(self, flat: JaxArray) -> list[JaxArray]:
-        """Return the matrices in a flat array."""
+        """Return each matrix in a flat array."""
         return self._cut(flat, [(rows, columns) for rows, columns, _ in self.matrices])
 
     def of_p(self, flat: JaxArray) -> list[JaxArray]:
@@ -103,7 +103,7 @@ def _product(left: JaxArray, right: JaxArray) -> JaxArray:
 
 
 def is_worth_factoring(shape: Sequence[int], method: PowerSGD) -> bool:
-    """Return True if a gradient is a matrix, perhaps a folded one, and its factors are smaller by the minimum rate."""
+    """Return True if a gradient folds to a matrix whose factors are smaller by the method's minimum rate."""
     if len(shape) < 2 or not math.prod(shape):
         return False
     rows, columns = shape[0], math.prod(shape[1:])

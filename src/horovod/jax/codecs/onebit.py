@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One-bit codec by JAX operations: the mean magnitude of each block of 4,096 values, then a sign bit for each."""
+"""One-bit codec in JAX operations: the mean magnitude of each block of 4,096 values, then a sign bit per value."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def _means(p: JaxArray) -> JaxArray:
 
 
 def _signed(means: JaxArray, is_negative: JaxArray) -> JaxArray:
-    """Return each value's mean, negative where the value is."""
+    """Return the mean of each value's block, negative where the value is negative."""
     each = jnp.broadcast_to(means[:, None], (means.size, ONE_BIT_BLOCK)).reshape(-1)[: is_negative.size]
     return jnp.where(is_negative, -each, each)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k codec by JAX operations: int32 indices of the largest values, then these values as float32."""
+"""Top-k codec in JAX operations: int32 indices of the largest values, then these values as float32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_INDEX = 2**31 - 1
 
 @dataclass(frozen=True)
 class TopKCodec:
-    """Codec for messages of 1.25 * ratio * count pairs of index and value, padded by pairs (0, 0.0)."""
+    """Codec for messages of 1.25 * ratio * count pairs of index and value, padded with pairs (0, 0.0)."""
 
     ratio: float
 
@@ -44,7 +44,7 @@ class TopKCodec:
         most = self.most(count)
         magnitudes = jnp.abs(p)
         is_finite = jnp.isfinite(p).all()
-        # A zero is never worth sending.
+        # Exclude zeros, because sending one changes no sum.
         reaches = (magnitudes >= self._threshold(magnitudes)) & (magnitudes > 0) & is_finite
         (indices,) = jax.lax.cond(
             reaches.sum() > most,
@@ -54,7 +54,7 @@ class TopKCodec:
         is_padding = indices == count
         values = jnp.where(is_padding, 0.0, p[jnp.minimum(indices, count - 1)])
         left = p.at[indices].set(0.0, mode="drop")
-        # A message in which no value is chosen says whether all of them are finite.
+        # A NaN in the message reports that not all values are finite; no value was chosen then.
         values = jnp.where(is_finite, values, values.at[0].set(jnp.nan))
         wire = [as_bytes(jnp.where(is_padding, 0, indices)), as_bytes(values)]
         return jnp.concatenate(wire), left
@@ -75,9 +75,9 @@ class TopKCodec:
 
 
 def _positions(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """Return ascending positions of the sample: one in each of as many ranges, at a place that a fixed hash gives.
+    """Return ascending positions for a sample: the values are divided into ranges, and a fixed hash picks one in each.
 
-    Positions at equal distances would meet the same few columns of a matrix.
+    Positions at equal distances would hit the same few columns of a matrix in each row.
     """
     size = max(_SAMPLE_AT_LEAST, count // _SAMPLE_EVERY)
     width = count // size

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients compressed by a method with arguments, inside jit and out. What is kept lives in the optimizer's state."""
+"""Compression of gradients by a method with arguments, inside jit and outside; its state is in the optimizer's."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.allreduce(compression=hvd.Compression.int8()): one compressed exchange of a tree, which keeps nothing."""
+"""Compressed allreduce of a tree without state: hvd.allreduce(compression=hvd.Compression.int8())."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.jax.compressing.reducer import Reducer
 
 
 def compressed_allreduce(call: Call, arrays: list[JaxArray], method: CompressionMethod) -> list[JaxArray]:
-    """Reduce arrays as one unit; bytes that leave a host, or with scope="all" a rank, travel as int8."""
+    """Reduce arrays as one unit. What leaves a host, or with scope="all" a rank, travels as int8."""
     allowed = _checked(call, method)
     for array in arrays:
         if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -41,7 +41,7 @@ def _forward(call: Call, method: Int8, arrays: tuple[JaxArray, ...]) -> tuple[tu
 
 
 def _backward(call: Call, method: Int8, _: None, cotangents: tuple[JaxArray, ...]) -> tuple[tuple[JaxArray, ...]]:
-    """Return the gradient of an allreduce: an allreduce of the gradient, compressed in the same way."""
+    """Return the gradient of an allreduce, which is an allreduce of the gradient with the same compression."""
     name = f"{call.name}.gradient" if call.name else None
     return (_reduced(replace(call, name=name), method, cotangents),)
 
@@ -50,7 +50,7 @@ _reduced.defvjp(_forward, _backward)
 
 
 def _checked(call: Call, method: CompressionMethod) -> Int8:
-    """Return the method if it can serve the call without a state."""
+    """Return the method if it can serve the call without state from earlier steps; else raise an error."""
     described = method.describe()
     if call.kind != ALLREDUCE:
         raise ValueError(f"hvd.{call.operation} does not support compression={described}, only hvd.allreduce does")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deep Gradient Compression: the largest values of velocities that accumulate where a share is summed up."""
+"""Deep Gradient Compression: sends the largest accumulated velocities; the owner of a share accumulates them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.jax.compressing.methods import Kept, Way
 
 
 class DgcWay(Way):
-    """Velocities of a share are its owner's, those of dense gradients are equal on all ranks."""
+    """DGC: the owner of a share has its velocity; the velocity of dense gradients is equal on all ranks."""
 
     counts_steps = True
 
@@ -42,12 +42,12 @@ class DgcWay(Way):
         scale = jnp.where(largest > 0, largest, 1.0)  # so that squares do not overflow
         squares = [jnp.square(it.astype(jnp.float32) / scale).sum() for it in reals]
         norm = jnp.sqrt(jnp.stack(squares).sum()) * scale
-        # A norm of NaN or infinity makes NaN of what is not finite.
+        # If the norm is NaN or infinite, the factor turns values that are not finite into NaN.
         factor = jnp.minimum(self._dgc.clip / size**0.5 / norm, 1.0)
         return [it * factor.astype(it.dtype) if _has_momentum(it) else it for it in division.leaves]
 
     def after_dense(self, leaves: list[JaxArray], shared: Memory) -> tuple[list[JaxArray], Memory]:
-        """Turn reduced dense gradients into velocities: the optimizer has no momentum of its own."""
+        """Turn reduced dense gradients into velocities, because the optimizer has no momentum of its own."""
         reals = _with_momentum(leaves)
         velocity = joined(reals) + self._dgc.momentum * shared["velocity"]
         changed = iter(divided(velocity, reals))
@@ -76,12 +76,12 @@ class DgcWay(Way):
         else:
             total, left, token = at(levels[int(number)])(operands)
         exchange.wait_for(token)
-        velocity = jnp.where(left == 0, 0.0, velocity)  # what was sent has arrived with all of its velocity
+        velocity = jnp.where(left == 0, 0.0, velocity)  # the whole velocity of these values has been sent
         mine = {"velocity": velocity} | ({"residual": left} if self.method.error_feedback else {})
         return exchange.gathered_here(total, values.size), Kept(mine, {})
 
     def _level(self, step: JaxArray, levels: list[float]) -> JaxArray:
-        """Return the number of the present ratio among all of them."""
+        """Return the index of the ratio for this step in `levels`."""
         numbers = [
             levels.index(self._dgc.ratio_at(self._dgc.ramp_steps * level)) for level in range(len(self._dgc.ramp) + 1)
         ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of gradients as what a method compresses and what it leaves dense."""
+"""Division of a tree of gradients into leaves that a method compresses and leaves that stay dense."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _COMPRESSED_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class Division:
-    """The leaves of a tree, in order.
+    """The leaves of a tree, in order, and which of them are compressed.
 
     Attributes:
-        names: The names of the leaves: what leads to them in the tree, with dots between.
+            names: Names of the leaves: their paths in the tree, with dots between the parts.
         leaves: The leaves.
         chosen: Numbers of the leaves that are compressed.
-        dense: Numbers of the others. Integers and complex numbers are always dense.
+            dense: Numbers of the other leaves. Integers and complex numbers are always dense.
     """
 
     def __init__(
         self, tree: Tree, method: CompressionMethod, fits: Callable[[JaxArray], bool] = lambda _: True
     ) -> None:
-        """`fits`: whether the method can compress a leaf of this shape."""
+        """Divide a tree; `fits` returns True if the method can compress a leaf of this shape."""
         found, self._structure = jax.tree_util.tree_flatten_with_path(tree)
         self.names = [".".join(map(_word, path)) for path, _ in found]
         self.leaves: list[JaxArray] = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for _, leaf in found]
@@ -57,7 +57,7 @@ class Division:
                 )
 
     def contents(self, more: str) -> str:
-        """Return what all ranks must agree on, with a checksum at the end."""
+        """Return a description of what all ranks must agree on, with a checksum at the end."""
         gradients = [
             GradientOf(name, f"{tuple(leaf.shape)} {leaf.dtype}")
             for name, leaf in zip(self.names, self.leaves, strict=True)
@@ -65,11 +65,11 @@ class Division:
         return described(gradients, part=more) if gradients else ""
 
     def whole(self, leaves: Sequence[JaxArray]) -> Tree:
-        """Return the tree with other leaves for all."""
+        """Return the tree with all leaves replaced."""
         return self._structure.unflatten(leaves)
 
     def restored(self, chosen: Sequence[JaxArray], dense: Sequence[JaxArray]) -> Tree:
-        """Return the tree with other leaves."""
+        """Return the tree with the compressed and the dense leaves replaced."""
         leaves: list[Any] = list(self.leaves)
         for number, leaf in [*zip(self.chosen, chosen, strict=True), *zip(self.dense, dense, strict=True)]:
             leaves[number] = leaf
@@ -98,6 +98,6 @@ def divided(flat: JaxArray, likes: Sequence[JaxArray]) -> list[JaxArray]:
 
 
 def are_finite(arrays: Sequence[JaxArray]) -> JaxArray:
-    """Return whether no array has a NaN or an infinity."""
+    """Return an array that is True if no array has a NaN or an infinity."""
     flags = [jnp.isfinite(it).all() for it in arrays if jnp.issubdtype(it.dtype, jnp.inexact)]
     return functools.reduce(jnp.logical_and, flags, jnp.bool_(True))

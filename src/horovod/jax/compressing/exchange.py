@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of flat float32 values over all ranks, of which only what leaves a host is compressed.
+"""Sums of flat float32 values over all ranks, in which only data between hosts is compressed.
 
 The stages are those of horovod.torch.compressing.exchange. All lengths follow from the layout, so they are known when a
 program is traced.
@@ -24,55 +24,55 @@ from horovod.jax.primitive import bind
 from horovod.jax.rank_state import Layout
 
 _serials = itertools.count(1)
-Memory: TypeAlias = dict[str, JaxArray]  # what one rank keeps from step to step, by name
+Memory: TypeAlias = dict[str, JaxArray]  # arrays that one rank keeps from step to step, by name
 
 
 class Exchange:
-    """The collectives of one reduction. Without a name they match by their order, as all unnamed ones do.
+    """Collectives of one reduction. Without a name they match by their order, as all unnamed ones do.
 
-    Each of them depends on values of the one before, and the result on the last one. JAX would otherwise leave out of a
-    program those of which this rank needs no result, and XLA would run the others in an order of its own, while other
-    ranks wait for the first one.
+    Each collective depends on values of the one before, and the result depends on the last one. Otherwise JAX would
+    drop collectives whose results this rank does not need, and XLA would run the others in any order, while other ranks
+    wait for the first one.
     """
 
     def __init__(self, process_set: ProcessSet, name: str | None, layout: Layout) -> None:
         self.shares = layout.shares
-        self.size = len(layout.hosts)  # the number of ranks
+        self.size = len(layout.hosts)  # number of ranks
         self._layout = layout
         self._set = process_set
         self._name = name
         self._last: JaxArray | None = None
 
     def for_branch(self, token: JaxArray) -> Exchange:
-        """Return the exchange for a branch of a program. `token` is one of its operands, as `token` returned it."""
+        """Return the exchange for a branch of a program; `token`, from token(), is one of the branch's operands."""
         branch = Exchange(self._set, self._name, self._layout)
         branch.wait_for(token)
         return branch
 
     def token(self) -> JaxArray:
-        """Return one value that is there when all collectives so far are done."""
+        """Return one value that depends on all collectives so far."""
         return jnp.zeros(1, jnp.float32) if self._last is None else self._last.astype(jnp.float32)
 
     def after(self, values: JaxArray) -> JaxArray:
-        """Return flat values that are there only when all collectives so far are done."""
+        """Return flat values, unchanged but dependent on all collectives so far."""
         if self._last is None:
             return values
         return values + _zero(self._last).astype(values.dtype)
 
     def wait_for(self, result: JaxArray) -> None:
-        """Let what follows wait for the result of a collective."""
+        """Make later collectives depend on the result of a collective."""
         self._last = result.reshape(-1)[:1]
 
     def alltoall(self, rows: JaxArray, splits: Sequence[int], received: Sequence[int], stage: str) -> JaxArray:
-        """Send each member its rows; `received` is the number of rows that this rank gets from each."""
+        """Send each member its rows; `received` lists the numbers of rows that this rank gets from each member."""
         splits, received = list(splits), list(received)
         me, is_empty = self._layout.me, not sum(splits) or not sum(received)
-        if is_empty:  # nothing could depend on it, or it on nothing: this rank sends itself a row
+        if is_empty:  # empty data creates no dependency, so this rank sends itself one row
             start = sum(splits[:me])
             rows = jnp.concatenate([rows[:start], jnp.zeros(1, rows.dtype), rows[start:]])
             splits[me], received[me] = splits[me] + 1, received[me] + 1
         call = Call(ALLTOALL, self._set, self._named(stage), splits=tuple(splits), received=sum(received))
-        # JAX lowers equal calls once, and the name of each would then depend on what this rank sends.
+        # JAX lowers equal calls only once, so without a serial the calls' names would depend on what this rank sends.
         result = self._run(replace(call, serial=next(_serials)), rows)
         if not is_empty:
             return result
@@ -85,7 +85,7 @@ class Exchange:
         return self._run(Call(ALLREDUCE, self._set, self._named(stage), op), values)
 
     def _run(self, call: Call, values: JaxArray) -> JaxArray:
-        # bind() knows whether a program is being traced, where a rank without a share sends a constant.
+        # bind() also knows that a program is traced if the value is a constant, as on a rank without a share.
         result = bind(call, (self.after(values),))[0]
         self.wait_for(result)
         return result
@@ -93,7 +93,7 @@ class Exchange:
     def _named(self, stage: str) -> str | None:
         return f"{self._name}.{stage}" if self._name else None
 
-    # The stages on one host
+    # Stages on one host
 
     def summed_here(self, values: JaxArray) -> JaxArray:
         """Return the sum of this rank's share over the ranks of its host."""
@@ -119,16 +119,16 @@ class Exchange:
         received = shares.splits_to_owners(shares.bounds(values))
         return self.alltoall(sent, shares.splits_to_host(total.size), received, "gather")
 
-    # The stages between hosts
+    # Stages between hosts
 
     def in_two_stages(self, share: JaxArray, codec: Codec, memory: Memory) -> tuple[JaxArray, Memory]:
-        """Return the sum of a share over all hosts, and what messages of a codec whose sums need it again have lost.
+        """Return the sum of a share over all hosts, with a codec whose sums are encoded again, and what messages lost.
 
-        The owners of a share divide it into chunks. Each adds up one chunk of all hosts and sends the sum to the
-        others.
+        The share's owners, one per host, divide it into chunks. Each owner adds up its chunk of all hosts and sends the
+        sum to the others.
         """
         shares = self.shares
-        hosts = len(shares.peers)  # 0 on a rank without a share, which takes part without values
+        hosts = len(shares.peers)  # 0 on a rank that owns no share; it takes part without values
         cuts = even_bounds(share.size, hosts) if hosts else [0]
         lengths = [end - start for start, end in itertools.pairwise(cuts)]
         sizes = [_wire_bytes(codec, length) for length in lengths]
@@ -153,7 +153,7 @@ class Exchange:
         return _joined(totals, jnp.float32), {"residual": left, "server": server}
 
     def of_largest(self, share: JaxArray, codec: Codec, memory: Memory) -> tuple[JaxArray, Memory]:
-        """Return the sum of a share's largest values over all hosts, and what was not sent. Every owner adds up."""
+        """Return the sum of a share's largest values over all hosts, computed by every owner, and the unsent rest."""
         shares = self.shares
         hosts = len(shares.peers)
         wire, left = _encoded(codec, share + memory["residual"] if "residual" in memory else share)
@@ -164,7 +164,7 @@ class Exchange:
 
 
 def _zero(array: JaxArray) -> JaxArray:
-    """Return a zero that depends on an array of one value, which XLA cannot know to be zero."""
+    """Return a zero that depends on the first value of an array, and that XLA cannot recognise as zero."""
     value = array.reshape(-1)[0].astype(jnp.float32)
     return ((value != value) & (value == value)).astype(jnp.uint8)
 
@@ -174,7 +174,7 @@ def _wire_bytes(codec: Codec, length: int) -> int:
 
 
 def _encoded(codec: Codec, values: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """Return a message and what it lacks; nothing for no values."""
+    """Return a message and what it lacks of the values; an empty message for no values."""
     return encode(codec, values) if values.size else (jnp.zeros(0, jnp.uint8), values)
 
 

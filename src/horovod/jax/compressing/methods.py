@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each method does with the flat values that it compresses: the interface, and int8, one bit and top-k."""
+"""Interface of compression methods for flat values, and its implementation for int8, one bit and top-k."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from horovod.jax.compressing.exchange import Exchange, Memory
 
 
 class Kept(NamedTuple):
-    """What a method keeps: of this rank, and equal on all ranks."""
+    """Arrays that a method keeps: `mine` of this rank, `shared` equal on all ranks."""
 
     mine: Memory
     shared: Memory
 
 
 class Way:
-    """One method. It has no state: what it keeps is passed in and returned."""
+    """Base class of methods. It has no state: the kept arrays are passed in and returned."""
 
-    counts_steps: ClassVar[bool] = False  # so that ranks agree on the number of the step
+    counts_steps: ClassVar[bool] = False  # True if ranks have to agree on the number of the step
 
     def __init__(self, method: CompressionMethod) -> None:
         self.method = method
@@ -34,35 +34,35 @@ class Way:
         return True
 
     def kinds(self) -> dict[str, str]:
-        """Return the names of arrays that one rank keeps, and what their lengths are those of; see RankState."""
+        """Return the names of arrays that one rank keeps, with the part whose length each has; see RankState."""
         return {}
 
     def shared_lengths(self, division: Division, is_dense: bool) -> dict[str, int]:
-        """Return the lengths of the arrays that all ranks keep alike."""
+        """Return the lengths of the kept arrays that are equal on all ranks."""
         return {}
 
     def first_shared(self, division: Division, is_dense: bool) -> Memory:
-        """Return what all ranks keep alike before the first step: zeros."""
+        """Return the kept arrays that are equal on all ranks, before the first step; by default zeros."""
         lengths = self.shared_lengths(division, is_dense)
         return {name: jnp.zeros(length, jnp.float32) for name, length in lengths.items()}
 
     def prepared(self, division: Division, size: int) -> list[JaxArray]:
-        """Return this rank's leaves before anything is sent."""
+        """Return this rank's leaves, changed as the method needs before they are sent."""
         return division.leaves
 
     def after_dense(self, leaves: list[JaxArray], shared: Memory) -> tuple[list[JaxArray], Memory]:
-        """Return what becomes of dense leaves that are reduced, and what all ranks keep of them."""
+        """Return the dense leaves after their reduction, changed if the method needs it, and arrays to keep."""
         return leaves, {}
 
     def sum(
         self, exchange: Exchange, values: JaxArray, division: Division, kept: Kept, step: JaxArray
     ) -> tuple[JaxArray, Kept]:
-        """Return the sum of flat values over all ranks, and what to keep if it is finite."""
+        """Return the sum of flat values over all ranks, and the arrays to keep if the sum is finite."""
         raise NotImplementedError
 
 
 class CodedWay(Way):
-    """Int8, one bit and top-k: a share of the host's sum is compressed by a codec."""
+    """Int8, one bit and top-k: a codec compresses this rank's share of the host's sum."""
 
     def kinds(self) -> dict[str, str]:
         if not self.method.error_feedback:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD: allreduces of two thin factors of each matrix. The sum is linear, so hosts need no stages of their own."""
+"""PowerSGD: allreduces of two small factors of each matrix. Sums are linear, so hosts need no separate stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from horovod.jax.compressing.methods import Kept, Way
 
 
 class PowerWay(Way):
-    """Each rank keeps a residual of all its values; the factor Q is equal on all ranks."""
+    """PowerSGD: each rank keeps a residual of all its values; the factor Q is equal on all ranks."""
 
     counts_steps = True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces trees of gradients by one method. All ranks get equal results, and all keep their residuals or none does."""
+"""Reduction of trees by one method. All ranks get equal results, and either all keep new residuals or none does."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from horovod.jax.rank_state import Layout, RankState
 
 
 class CompressionState(NamedTuple):
-    """What compression keeps from step to step.
+    """State that compression keeps from step to step.
 
     Attributes:
         steps: Steps so far whose gradients were finite on all ranks.
-        shared: What is equal on all ranks, by name.
-        kept: What belongs to this rank. It differs between ranks: save it on every rank.
+            shared: Arrays that are equal on all ranks, by name.
+            kept: State of this rank. It differs between ranks, so save it on every rank.
     """
 
     steps: JaxArray
@@ -39,7 +39,7 @@ class CompressionState(NamedTuple):
 
 
 def way_of(method: CompressionMethod) -> Way:
-    """Return what a method does."""
+    """Return the implementation of a method."""
     if isinstance(method, Int8 | OneBit | TopK):
         return CodedWay(method)
     if isinstance(method, PowerSGD):
@@ -50,7 +50,7 @@ def way_of(method: CompressionMethod) -> Way:
 
 
 def is_method(compression: Any) -> TypeGuard[CompressionMethod]:
-    """Return True if a compression is a method with arguments; TypeError if it is the class of one."""
+    """Return True if a compression is a method with arguments; raise TypeError if it is the class of one."""
     if isinstance(compression, type) and issubclass(compression, CompressionMethod):
         raise TypeError(
             f"compression={compression.__name__} is a class: pass an instance, such as "
@@ -62,7 +62,7 @@ def is_method(compression: Any) -> TypeGuard[CompressionMethod]:
 def reducer_of(
     method: CompressionMethod, op: int, predivide: float, name: str | None, process_set: ProcessSet
 ) -> Reducer:
-    """Return the reducer of an optimizer; ValueError if the method cannot do what is asked for."""
+    """Return the reducer of an optimizer; raise ValueError if the method does not support the operation."""
     if op not in (Average, Sum):
         raise ValueError(
             f"hvd.DistributedOptimizer with compression={method.describe()} supports op=hvd.Average and op=hvd.Sum only"
@@ -72,7 +72,7 @@ def reducer_of(
 
 @dataclass(frozen=True)
 class Reducer:
-    """One optimizer's reductions. `prescale` and `postscale` are for what stays dense."""
+    """Reductions of one optimizer; `prescale` and `postscale` apply to dense leaves."""
 
     way: Way
     op: int
@@ -89,7 +89,7 @@ class Reducer:
         return self.way.method
 
     def first_state(self, params: Tree) -> CompressionState:
-        """Return the state before the first step, for parameters of these shapes."""
+        """Return the state before the first step, for parameters with the shapes of `params`."""
         division = self._division(params)
         division.check_exclude(self.method)
         kept = RankState.zeros(division.count, self.method.scope, self.process_set, self.way.kinds())
@@ -97,7 +97,7 @@ class Reducer:
         return CompressionState(jnp.zeros((), jnp.int32), shared, kept)
 
     def in_present_world(self, tree: Tree, state: CompressionState) -> CompressionState:
-        """Return a state whose arrays fit the ranks that there are now; the first ones for what does not."""
+        """Return a state whose arrays fit the present ranks; arrays that do not are replaced by initial ones."""
         division = self._division(tree)
         kept = state.kept.in_present_world()
         if kept.values != division.count:
@@ -120,7 +120,7 @@ class Reducer:
         exchange = Exchange(self.process_set, self.name, layout)
         steps = state.steps
         if self.way.counts_steps:
-            # Ranks that have loaded different states would send messages of different lengths.
+            # Ranks that have loaded different states would otherwise send messages of different lengths.
             steps = exchange.allreduce(steps, "step", Max)
         leaves = self.way.prepared(division, len(layout.hosts))
         kept = Kept(state.kept.arrays, state.shared)
@@ -133,7 +133,7 @@ class Reducer:
             result, reduced = division.restored(chosen, dense), [*chosen, *dense]
         old = CompressionState(steps, state.shared, state.kept)
         new = CompressionState(steps + 1, left.shared, state.kept.replaced(left.mine))
-        is_finite = are_finite(reduced)  # all ranks have all of it by now, so all of them decide alike
+        is_finite = are_finite(reduced)  # all ranks have the whole result, so they decide alike
         return result, jax.tree_util.tree_map(lambda one, other: jnp.where(is_finite, one, other), new, old)
 
     def _compressed(
@@ -145,11 +145,11 @@ class Reducer:
         steps: JaxArray,
         layout: Layout,
     ) -> tuple[tuple[list[JaxArray], list[JaxArray]], Kept]:
-        """Return the reduced leaves, compressed ones first, and what to keep."""
+        """Return the reduced leaves, compressed ones first, and the arrays to keep."""
         dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
         dense, shared = self.way.after_dense(dense, kept.shared)
         chosen = [leaves[number] for number in division.chosen]
-        # Ranks that disagree get an error from _agreed. They must not have begun the exchange by then.
+        # Ranks that disagree get an error from _agreed(), before which they must not have begun the exchange.
         total, left = self.way.sum(exchange, exchange.after(joined(chosen)), division, kept, steps)
         total = exchange.after(total)
         if self.op == Average:
@@ -157,7 +157,7 @@ class Reducer:
         return (divided(total, chosen), dense), Kept(left.mine, {**shared, **left.shared})
 
     def _agreed(self, division: Division, sent: list[JaxArray], layout: Layout, exchange: Exchange) -> list[JaxArray]:
-        """Reduce what stays dense, and let the ranks compare what they compress, how, and for which hosts."""
+        """Reduce the dense leaves, and make ranks compare which leaves they compress, how, and for which hosts."""
         hosts = zlib.crc32(repr(layout.hosts).encode())
         how = (
             f", with compression {self.method.describe()}, {'sum' if self.op == Sum else 'average'}, hosts {hosts:08x}"
@@ -171,5 +171,5 @@ class Reducer:
 
 
 def _is_dense(layout: Layout, division: Division) -> bool:
-    """Return True if nothing is compressed: no byte leaves a host, or all leaves stay dense."""
+    """Return True if nothing is compressed, because no data leaves a host or all leaves stay dense."""
     return not division.chosen or layout.is_dense

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs that compress flat float32 tensors to bytes where the tensors lie, and the choice among them by device."""
+"""Codecs that compress flat float32 tensors to bytes on the tensors' device, and the choice of a codec by device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from horovod.torch.codecs.topk import TopKCodec
 
 
 class Codec(Protocol):
-    """Both directions of one wire format. Tensors are flat, contiguous, and on one device.
+    """Encoder and decoder of one wire format. Tensors are flat, contiguous, and on one device.
 
-    `left` receives what the message lacks of `p` (the next residual); it may be `p` itself. `decode` and `decode_sum`
-    overwrite `out` with factor * the values of one message, or factor * the sum over the rows of `wires`, in order.
+    `left` receives what the message lacks of `p` (the next residual); it may be `p` itself. `decode` overwrites `out`
+    with factor * the values of one message. `decode_sum` overwrites it with factor * the sum over the rows of `wires`,
+    in their order.
     """
 
     def encode(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor: ...
@@ -30,14 +31,14 @@ class Codec(Protocol):
 
 
 class PairCodec(Codec, Protocol):
-    """Codec whose messages are pairs of index and value, as many as the values ask for."""
+    """Codec whose messages are pairs of index and value; their number depends on the values."""
 
     def encode_padded(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
-        """Return the message for `p`, padded to the largest length of any message by pairs that change no sum."""
+        """Return the message for `p`, padded to the largest length of any message with pairs that change no sum."""
 
 
 def codec_for(method: CompressionMethod, device: torch.device) -> Codec:
-    """Return the codec of a method for tensors on a device: in host memory the engine's, else torch operations."""
+    """Return a method's codec for tensors on a device: the engine's for host memory, else torch operations."""
     if device.type == "cpu":
         return HostCodec(_on_host(method))
     if isinstance(method, Int8):

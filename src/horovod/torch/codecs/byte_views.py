@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of messages, which are uint8 tensors, as tensors of other dtypes."""
+"""Views of parts of messages, which are uint8 tensors, as tensors of other dtypes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def as_bytes(values: torch.Tensor) -> torch.Tensor:
 def as_dtype(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return bytes of a message as values of another dtype; rows of a 2-d part remain rows.
 
-    Copy the part only if torch cannot view it in place: it starts at an odd address or its rows are not aligned.
+    The part is copied only if torch cannot view it in place, because its address or its rows are not aligned.
     """
     size = dtype.itemsize
     offsets = (part.storage_offset(), part.data_ptr(), *part.stride()[:-1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Int8 codec by torch operations: a float32 scale for each block of values, then one int8 for each value."""
+"""Int8 codec in torch operations: a float32 scale for each block of values, then one int8 for each value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from horovod.torch.codecs.byte_views import as_bytes, as_dtype
 
-_STEPS = 127  # of a value's absolute part
+_STEPS = 127  # quantisation steps between 0 and the largest magnitude
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Int8Codec:
             out.mul_(factor)
 
     def decode_rows(self, wires: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the values of each message to the row of `out` with its number."""
+        """Write the values of the message in each row of `wires` to the same row of `out`."""
         self._values(wires, out.shape[-1], out)
 
     def _values(self, wires: torch.Tensor, count: int, out: torch.Tensor) -> None:
@@ -85,13 +85,14 @@ class Int8Codec:
 
 
 def _quantise(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the scale of each block (of the last dimension) and the whole number for each value, as float32."""
+    """Return the scale of each block (the last dimension) and each value as a whole number of scales, in float32."""
     lowest, highest = torch.aminmax(values, dim=-1, keepdim=True)
     largest = torch.maximum(highest, -lowest)  # NaN if the block has one
-    steps = torch.full_like(largest, _STEPS)  # a number would be divided by as a reciprocal, with other rounding
+    # Divide by a tensor, because torch multiplies by the reciprocal of a Python number, which rounds differently.
+    steps = torch.full_like(largest, _STEPS)
     inverse = steps / largest
     is_bad = ~torch.isfinite(largest)
-    is_zero = torch.isinf(inverse)  # the block is zero, or too small for a scale
+    is_zero = torch.isinf(inverse)  # True if the block is zero, or too small for a scale
     scale = (largest / steps).masked_fill_(is_zero, 0.0).masked_fill_(is_bad, math.nan)
     quantum = (values * inverse.masked_fill_(is_zero | is_bad, 0.0)).round_().clamp_(-_STEPS, _STEPS)
-    return scale, quantum.nan_to_num_(0.0)  # infinity * 0
+    return scale, quantum.nan_to_num_(0.0)  # infinity * 0 gives NaN

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algebra of PowerSGD: which tensors of a bucket are matrices worth factoring, and where their factors lie.
+"""Algebra of PowerSGD: which tensors of a bucket are factored as matrices, and where their factors lie.
 
-The factors of all matrices of a bucket lie in one flat tensor each, so that one collective exchanges all of them.
+All matrices of a bucket have their P factors in one flat tensor and their Q factors in another, so that one collective
+exchanges all factors of a kind.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import torch
 
 from horovod.common.compression_methods import PowerSGD
 
-_SMALLEST = 1e-30  # values of matrices are scaled to 1 because squares of small ones underflow; not below this
+_SMALLEST = 1e-30  # lower limit of the divisor that scales matrices to 1, because squares of small values underflow
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A tensor of a bucket, folded to `rows` x `columns`, and the rank of its factors."""
+    """Tensor of a bucket as a matrix of `rows` x `columns`, and the rank of its factors."""
 
-    offset: int  # in the bucket, in values
+    offset: int  # in the bucket, in elements
     rows: int
     columns: int
     rank: int
@@ -33,11 +34,11 @@ class Matrix:
 
 
 class Factors:
-    """Division of a bucket into matrices, which have factors P and Q, and the dense rest."""
+    """Division of a bucket into matrices, which have factors P and Q, and the remaining tensors, which stay dense."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], method: PowerSGD) -> None:
         matrices: list[Matrix] = []
-        self.dense: list[tuple[int, int]] = []  # offset and length
+        self.dense: list[tuple[int, int]] = []  # offset and length of each tensor that is not factored
         offset = 0
         for shape in shapes:
             count = math.prod(shape)
@@ -47,7 +48,7 @@ class Factors:
             elif count:
                 self.dense.append((offset, count))
             offset += count
-        # Matrices with P of one shape are neighbours, so that they are orthonormalised together.
+        # Matrices whose P have equal shapes are adjacent, so that they are orthonormalised together.
         self.matrices = sorted(matrices, key=lambda it: (it.rows, it.rank, it.offset))
         self.count = offset
         self.dense_count = sum(length for _, length in self.dense)
@@ -57,7 +58,7 @@ class Factors:
     def first_q(self, seed: int, device: torch.device) -> torch.Tensor:
         """Return the first Q of all matrices, equal on all ranks.
 
-        Values are uniform because these are exact on every processor; normal ones depend on its instruction set.
+        Values are uniform, because these are equal on every processor; normal ones depend on its instruction set.
         """
         generator = torch.Generator().manual_seed(seed)
         return torch.rand(self.q_count, generator=generator).mul_(2).sub_(1).to(device)
@@ -95,7 +96,7 @@ class Factors:
 
 
 def multiply_transposed(matrix: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> None:
-    """Write M^T P of one matrix to `q`. As P^T M it reads the matrix row by row, which is faster."""
+    """Write M^T P of one matrix to `q`, computed as (P^T M)^T, which is faster because it reads the matrix by rows."""
     q.copy_(torch.mm(p.t(), matrix).t())
 
 
@@ -114,8 +115,8 @@ def is_worth_factoring(rows: int, columns: int, method: PowerSGD) -> bool:
 def orthonormalise(matrices: torch.Tensor) -> None:
     """Replace each matrix in a float32 tensor [matrices, rows, rank] by an orthonormal basis that spans its columns.
 
-    QR by reflections, which completes the basis if columns depend on each other or are zero. Gram-Schmidt would amplify
-    what rounding leaves of them, or leave zeros, from which the next step could not recover.
+    Use QR by reflections, which completes the basis if columns depend on each other or are zero. Gram-Schmidt would
+    amplify the rounding errors of such columns, or leave zeros, from which the next step could not recover.
     """
     largest = matrices.abs().amax((1, 2), keepdim=True).clamp_(min=_SMALLEST)
     matrices.copy_(torch.linalg.qr(matrices / largest).Q)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's codecs for tensors in host memory, which they read and write where they lie."""
+"""Engine codecs for tensors in host memory, which are read and written in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAIR = 8  # bytes of an index and a value
 
 
 class HostCodec:
-    """A Codec that passes tensors to one of the engine's codecs as NumPy arrays, without a copy."""
+    """Codec that passes tensors to one of the engine's codecs as NumPy arrays, without a copy."""
 
     def __init__(self, codec: codecs.Codec) -> None:
         self._codec = codec
@@ -29,7 +29,7 @@ class HostCodec:
     def encode_padded(
         self, p: torch.Tensor, left: torch.Tensor | None, residual: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return a top-k message, padded to the largest length by pairs (0, 0.0), which change no sum."""
+        """Return a top-k message, padded to the largest length with pairs (0, 0.0), which change no sum."""
         wire = self.encode(p, left, residual)
         size, pairs = self.wire_bytes(p.numel()), wire.numel() // _PAIR
         padded = torch.zeros(size, dtype=torch.uint8)

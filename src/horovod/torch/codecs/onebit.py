@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One-bit codec by torch operations: the mean magnitude of each block of 4,096 values, then a sign bit for each."""
+"""One-bit codec in torch operations: the mean magnitude of each block of 4,096 values, then a sign bit per value."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _means(p: torch.Tensor) -> torch.Tensor:
 
 
 def _signed(means: torch.Tensor, is_negative: torch.Tensor) -> torch.Tensor:
-    """Return each value's mean, negative where the value is."""
+    """Return the mean of each value's block, negative where the value is negative."""
     each = means.repeat_interleave(ONE_BIT_BLOCK, output_size=means.numel() * ONE_BIT_BLOCK)[: is_negative.numel()]
     return torch.where(is_negative, -each, each)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k codec by torch operations: int32 indices of the largest values, then these values as float32."""
+"""Top-k codec in torch operations: int32 indices of the largest values, then these values as float32."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class TopKCodec:
         magnitudes = p.abs()
         lowest, highest = torch.aminmax(p)
         is_finite = torch.isfinite(lowest) & torch.isfinite(highest)
-        # A zero is never worth sending.
+        # Exclude zeros, because sending one changes no sum.
         reaches = (magnitudes >= self._threshold(magnitudes)) & (magnitudes > 0) & is_finite
-        # The length of the message depends on the values, so the host waits for a GPU here, and only here unless too
-        # many values reach the threshold.
+        # The message's length depends on the values, so the host has to wait for the GPU here.
+        # It waits once more only if too many values reach the threshold.
         indices = reaches.nonzero().view(-1)
-        if not indices.numel():  # no value is finite and above zero
+        if not indices.numel():  # no value can be sent, because all are zero or one is not finite
             only = p[:1].clone().masked_fill_(~is_finite, math.nan)
             if left is not None and left is not p:
                 left.copy_(p)
@@ -93,9 +93,9 @@ class TopKCodec:
 
 
 def _positions(count: int, device: torch.device) -> torch.Tensor:
-    """Return ascending positions of the sample: one in each of as many ranges, at a place that a fixed hash gives.
+    """Return ascending positions for a sample: the values are divided into ranges, and a fixed hash picks one in each.
 
-    Positions at equal distances would meet the same few columns of a matrix.
+    Positions at equal distances would hit the same few columns of a matrix in each row.
     """
     size = max(_SAMPLE_AT_LEAST, count // _SAMPLE_EVERY)
     width = count // size

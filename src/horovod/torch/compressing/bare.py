@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.allreduce(compression=hvd.Compression.int8()): one compressed exchange of one tensor, which keeps nothing."""
+"""Compressed allreduce of one tensor without state: hvd.allreduce(compression=hvd.Compression.int8())."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEEPS_STATE = (
 
 
 class _Numbers:
-    """Numbers for exchanges without a name: they count from 0 in each world, as the engine's own names do."""
+    """Numbers for exchanges without a name. They count from 0 in each world, as the engine's own names do."""
 
     def __init__(self) -> None:
         self._world: object = None
@@ -46,7 +46,7 @@ _numbers = _Numbers()
 
 
 class _BarePart(CodedPart):
-    """One tensor. Ranks compare what they want before they exchange it."""
+    """Compressed exchange of one tensor. Ranks compare method and shape before they exchange values."""
 
     def __init__(self, method: Int8, tensor: Tensor) -> None:
         super().__init__(replace(method, error_feedback=False), LossScale())
@@ -78,7 +78,7 @@ def compressed_allreduce(
     postscale: float,
     process_set: ProcessSet,
 ) -> Tensor:
-    """Reduce a tensor into a new one; bytes that leave a host, or with scope="all" a rank, travel as int8."""
+    """Reduce a tensor into a new one. What leaves a host, or with scope="all" a rank, travels as int8."""
     allowed = _checked(tensor, method, op)
     if torch.is_grad_enabled() and tensor.requires_grad:
         arguments = (tensor, allowed, name, op, prescale, postscale, process_set)
@@ -87,7 +87,7 @@ def compressed_allreduce(
 
 
 class _Recorded(torch.autograd.Function):
-    """The gradient of an allreduce is an allreduce of the gradient, compressed in the same way."""
+    """Autograd function: the gradient of an allreduce is an allreduce of the gradient, with the same compression."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, method: Int8, name: str | None, *rest: Any) -> Tensor:
@@ -128,7 +128,7 @@ def _reduced(
 
 
 def _checked(tensor: Tensor, method: CompressionMethod, op: int) -> Int8:
-    """Return the method if it can reduce the tensor without a state."""
+    """Return the method if it can reduce the tensor without state from earlier steps; else raise ValueError."""
     described = method.describe()
     if not isinstance(method, Int8):
         raise ValueError(_KEEPS_STATE.format(method=described))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8, onebit and top-k: a codec makes a message of each share, and a residual keeps what the message lacks."""
+"""Exchange for int8, onebit and top-k: a codec encodes each share, and a residual keeps what the encoding loses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from horovod.torch.hooks.bucket import Bucket
 
 
 class CodedPart(BucketPart):
-    """One bucket whose values travel as messages of a codec."""
+    """State of one bucket whose values travel as messages of a codec."""
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum of the chosen gradients over all ranks, and the residuals."""
-        # The share, its sum over the hosts and the result are all made where the gradients are.
+        # `share`, its sum over the hosts and the result all use the memory of the gradients.
         values = flat_values(bucket, chosen)
         bounds = shares.bounds(values.numel())
         share = yield from summed_here(bucket, values, shares, bounds)

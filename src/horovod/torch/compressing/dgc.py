@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deep Gradient Compression: the largest values of velocities that accumulate where a share is summed up."""
+"""Deep Gradient Compression: sends the largest accumulated velocities; the owner of a share accumulates them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Tensor = torch.Tensor
 
 
 class DgcPart(BucketPart):
-    """One bucket with its velocities: those of a share are its owner's, those of dense gradients equal on all ranks."""
+    """State of one bucket: the owner of a share has its velocity; that of dense gradients is equal on all ranks."""
 
     counts_steps = True
 
@@ -38,7 +38,7 @@ class DgcPart(BucketPart):
         if self._dgc.clip is not None:
             limit = self._dgc.clip * (self._loss_scale.current() or 1.0) / bucket.size**0.5
             norm = torch.linalg.vector_norm(bucket.tensor, dtype=torch.float64)
-            # An infinite norm gives the factor 0, which makes NaN of the infinite values.
+            # An infinite norm gives the factor 0, which turns infinite values into NaN.
             bucket.tensor.mul_((limit / norm).clamp_(max=1.0).to(bucket.tensor.dtype))
 
     def after_dense(self, bucket: Bucket, total: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class DgcPart(BucketPart):
         return velocity
 
     def add_dense(self, bucket: Bucket, dense: Tensor, chosen: list[str]) -> Tensors:
-        """Turn reduced dense gradients into velocities: the optimizer has no momentum of its own."""
+        """Turn reduced dense gradients into velocities in place, because the optimizer has no momentum of its own."""
         velocity = self._accelerated(dense)
         dense.copy_(velocity)
         return {"velocity": velocity}
@@ -66,7 +66,7 @@ class DgcPart(BucketPart):
             velocity.add_(memory["velocity"].to(share.device), alpha=self._dgc.momentum)
         codec = pair_codec_for(TopK(self._dgc.ratio_at(self.steps)), share.device)
         _, kept = yield from of_largest(bucket, velocity, shares, codec, memory, share)
-        velocity.masked_fill_(kept["residual"] == 0, 0.0)  # what was sent has arrived with all of its velocity
+        velocity.masked_fill_(kept["residual"] == 0, 0.0)  # the whole velocity of these values has been sent
         yield from gather_here(bucket, values, shares, bounds)
         left = {"residual": kept["residual"]} if self.method.error_feedback else {}
         return values, Kept({"velocity": velocity, **left})

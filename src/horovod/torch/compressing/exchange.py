@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges of one share between hosts by a codec. Each is a generator of collectives that returns the sum."""
+"""Exchanges of one share between hosts by a codec; each is a generator that yields collectives and returns the sum."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from horovod.torch.codecs.on_host import HostCodec
 from horovod.torch.hooks.bucket import Bucket
 
 Tensor = torch.Tensor
-Memory: TypeAlias = dict[str, Tensor]  # what one rank keeps of a bucket from step to step, by name
+Memory: TypeAlias = dict[str, Tensor]  # tensors of a bucket that one rank keeps from step to step, by name
 
 
 class Exchanged(NamedTuple):
-    """The sum over all hosts, and what the next step needs if all of the bucket is finite."""
+    """Sum over all hosts, and the tensors to keep for the next step if all values of the bucket are finite."""
 
     total: Tensor
     memory: Memory
@@ -31,12 +31,13 @@ Exchange: TypeAlias = Generator[Any, Any, Exchanged]
 def in_two_stages(
     bucket: Bucket, share: Tensor, shares: HostShares, codec: Codec, memory: Memory, out: Tensor | None = None
 ) -> Exchange:
-    """Exchange a share that each host's owner has summed, in messages of codecs whose sums need a codec again.
+    """Exchange a share that each host's owner has summed, with a codec whose sums have to be encoded again.
 
-    The owners of a share divide it into chunks. Each adds up one chunk of all hosts and sends the sum to the others.
-    A message loses something in both stages, so there are two residuals. The sum goes to `out`, which may be `share`.
+    The share's owners, one per host, divide it into chunks. Each owner adds up its chunk of all hosts and sends the sum
+    to the others. Both stages lose precision, so there are two residuals. The sum is written to `out`, which may be
+    `share`.
     """
-    hosts = len(shares.peers)  # 0 on a rank without a share, which takes part without values
+    hosts = len(shares.peers)  # 0 on a rank that owns no share; it takes part without values
     cuts = even_bounds(share.numel(), hosts) if hosts else [0]
     lengths = [end - start for start, end in itertools.pairwise(cuts)]
     left, residual = torch.empty_like(share), memory.get("residual")
@@ -64,9 +65,9 @@ def in_two_stages(
 def of_largest(
     bucket: Bucket, share: Tensor, shares: HostShares, codec: PairCodec, memory: Memory, out: Tensor | None = None
 ) -> Exchange:
-    """Exchange the largest values of a share, which every owner of the share adds up by itself.
+    """Exchange the largest values of a share; each of its owners adds up the messages of all hosts.
 
-    The sum goes to `out`, which may be `share`.
+    The sum is written to `out`, which may be `share`.
     """
     hosts = len(shares.peers)
     left, residual = torch.empty_like(share), memory.get("residual")
@@ -84,16 +85,16 @@ def of_largest(
 
 
 def _corrected(values: Tensor, residual: Tensor | None) -> Tensor:
-    """Return values and residual added."""
-    return values if residual is None else values + residual.to(values.device)  # restored ones are on the host
+    """Return the sum of values and residual."""
+    return values if residual is None else values + residual.to(values.device)  # a restored residual is in host memory
 
 
 def _encoded(codec: Codec, share: Tensor, residual: Tensor | None, left: Tensor, start: int, end: int) -> Tensor:
-    """Return a message for a part of values and residual, and write what it lacks to `left`; nothing for no values."""
+    """Encode values + residual of a part, and write what the message loses to `left`. Return no bytes for no values."""
     values = share[start:end]
     if start == end:
         return values.new_empty(0, dtype=torch.uint8)
     kept = None if residual is None else residual[start:end]
-    if isinstance(codec, HostCodec):  # it adds the residual while it encodes
+    if isinstance(codec, HostCodec):  # adds the residual while it encodes
         return codec.encode(values, left[start:end], kept)
     return codec.encode(_corrected(values, kept), left[start:end])

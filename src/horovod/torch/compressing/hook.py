@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook that compresses an optimizer's gradients by one method, with what it keeps of each bucket."""
+"""Hook that compresses an optimizer's gradients by one method, with the state that it keeps for each bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from horovod.torch.hooks.bucket import Bucket, Running
 
 
 class CompressionHook:
-    """A communication hook. Its residuals differ between ranks, so each rank saves its own state."""
+    """Communication hook for one compression method. Residuals differ between ranks, so each rank saves its state."""
 
     def __init__(self, method: CompressionMethod) -> None:
         if not isinstance(method, Int8 | OneBit | TopK | PowerSGD | Dgc):
@@ -25,10 +25,10 @@ class CompressionHook:
         self.method = method
         self.loss_scale = LossScale()
         self._parts: dict[int, BucketPart] = {}
-        self._told: object = None  # the world in which the log says that nothing is compressed
+        self._told: object = None  # the world for which the log says that nothing is compressed
 
     def describe(self) -> str:
-        """Return the text of the method and its arguments, which ranks compare."""
+        """Return the method and its arguments as a text, which ranks compare."""
         return self.method.describe()
 
     def __call__(self, bucket: Bucket) -> Running:
@@ -36,9 +36,9 @@ class CompressionHook:
         return self._part(bucket.index).exchange(bucket)
 
     def leaves_gradients(self) -> bool:
-        """Return True if the engine reduces the gradients themselves, as without a hook, because no byte leaves a host.
+        """Return True if the engine reduces the gradients as without a hook, because no data leaves a host.
 
-        All ranks answer alike. DGC has its own momentum, which it applies on one host too.
+        The answer is equal on all ranks. It is False for DGC, which applies its own momentum even on one host.
         """
         topology = default_context.topology
         leaves = self.method.scope == "host" and topology.on_one_host and not isinstance(self.method, Dgc)
@@ -49,12 +49,12 @@ class CompressionHook:
         return leaves
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of what this rank keeps. Residuals differ between ranks: save them on every rank."""
+        """Return copies of this rank's state. Residuals differ between ranks, so save it on every rank."""
         buckets = {index: part.state() for index, part in self._parts.items()}
         return {"method": self.describe(), "buckets": buckets}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned on this rank; ValueError if it belongs to another method."""
+        """Restore what `state_dict` returned on this rank; raise ValueError if it belongs to another method."""
         if state["method"] != self.describe():
             raise ValueError(f"The state was saved with {state['method']}, but this hook is {self.describe()}")
         saved = {int(index): it for index, it in state["buckets"].items()}
@@ -62,7 +62,7 @@ class CompressionHook:
             self._part(index).load(saved.get(index, {}))
 
     def make_part(self) -> BucketPart:
-        """Return the state of a bucket that has not been exchanged yet."""
+        """Return the initial state of a bucket."""
         if isinstance(self.method, PowerSGD):
             return PowerPart(self.method, self.loss_scale)
         if isinstance(self.method, Dgc):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The factor by which a GradScaler has multiplied the loss, which what is kept of gradients has to follow."""
+"""Factor by which a GradScaler has multiplied the loss. Residuals and other kept tensors have to be scaled alike."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import weakref
 from types import FrameType
 from typing import Any
 
-_MOST_FRAMES = 6  # between a GradScaler's step() and the attribute of the optimizer that it asks for
+_MOST_FRAMES = 6  # limit on the stack frames between a GradScaler's step() and the attribute that it reads
 
 
 class LossScale:
-    """The scale of one optimizer's gradients: that of the GradScaler that makes its steps, or 1.
+    """Scale of one optimizer's gradients: that of the GradScaler that calls its step(), or 1.
 
-    GradScaler.step(optimizer) asks the optimizer for an attribute before it decides whether the step is made. The
-    optimizer then calls `asked`, and calls `stepped` from its own step().
+    GradScaler.step(optimizer) reads an attribute of the optimizer before it decides whether to make the step. The
+    optimizer then calls `asked`, and its own step() calls `stepped`.
     """
 
     def __init__(self) -> None:
         self._scaler: weakref.ref[Any] | None = None
         self._was_asked = False
         self._is_known = False
-        self.at_first = 1.0  # when the scaler, or that there is none, became known
+        self.at_first = 1.0  # scale at the time when it became known which scaler is used, if any
 
     def current(self) -> float | None:
-        """Return the scale of the gradients under way; None before the first step."""
+        """Return the scale of the current gradients; None before the first step."""
         if not self._is_known:
             return None
         scaler = None if self._scaler is None else self._scaler()
         return 1.0 if scaler is None else float(scaler.get_scale())
 
     def asked(self) -> None:
-        """Remember the GradScaler that asks for an attribute of the optimizer, if one does."""
+        """Remember the GradScaler that is reading an attribute of the optimizer, if the caller is one."""
         scaler = _calling_scaler()
         if scaler is not None:
             self._was_asked = True
             self._use(weakref.ref(scaler))
 
     def stepped(self) -> None:
-        """Note a step of the optimizer: without a scaler if none has asked before."""
+        """Record a step of the optimizer. If no scaler has read the attribute before, the optimizer has none."""
         if not self._was_asked:
             self._use(None)
         self._was_asked = False
@@ -52,7 +52,7 @@ class LossScale:
 
 
 def _calling_scaler() -> Any:
-    """Return the GradScaler in whose step() this thread is, or None."""
+    """Return the GradScaler whose step() is running on this thread, or None."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_MOST_FRAMES):
         if frame is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communication hook of hvd.OneBitAdam: dense gradients in the warm-up, then momentum in one bit."""
+"""Communication hook of hvd.OneBitAdam: dense gradients in the warm-up, then momentum with one bit per value."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class MomentumHook(CompressionHook):
     def __init__(self, method: OneBit, optimizer: WrappedOptimizer) -> None:
         super().__init__(method)
         self._optimizer = weakref.ref(optimizer)
-        self.agreed_at: int | None = None  # the steps after which ranks have agreed to end the warm-up
+        self.agreed_at: int | None = None  # number of steps after which ranks have agreed to end the warm-up
         self._by_name: dict[str, Tensor] = {}
 
     def describe(self) -> str:
-        """Return the text of the method and its arguments, which ranks compare."""
+        """Return the method and its arguments as a text, which ranks compare."""
         return f"OneBitAdam, {self.method.describe()}"
 
     def make_part(self) -> BucketPart:
-        """Return the state of a bucket that has not been exchanged yet."""
+        """Return the initial state of a bucket."""
         return _MomentumPart(self.method, self.loss_scale, self)
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer that this hook belongs to; it outlives the hook's exchanges."""
+        """Optimizer that this hook belongs to; it outlives the hook's exchanges."""
         found = self._optimizer()
         assert found is not None
         return found
@@ -58,7 +58,7 @@ class MomentumHook(CompressionHook):
         return self._by_name
 
     def after_step(self) -> None:
-        """Freeze the variance of what is large enough to be compressed, if ranks have agreed on it."""
+        """Freeze the variance of parameters that can be compressed, if ranks have agreed to end the warm-up."""
         if self.agreed_at is None or self.agreed_at != self.optimizer.param_groups[0]["steps"] - 1:
             return
         self.agreed_at = None
@@ -72,7 +72,7 @@ class MomentumHook(CompressionHook):
 
 
 class _MomentumPart(CodedPart):
-    """One bucket. Its result is a gradient: that with which each rank's own momentum becomes the average of all."""
+    """State of one bucket. Its result is the gradient that turns each rank's momentum into the average of all."""
 
     def __init__(self, method: Any, scale: LossScale, hook: MomentumHook) -> None:
         super().__init__(method, scale)
@@ -84,7 +84,7 @@ class _MomentumPart(CodedPart):
         return bool(state) and int(state["frozen_at"]) > 0
 
     def exchange(self, bucket: Bucket) -> Running:
-        """Reduce a bucket. In the warm-up find out, now and then, whether all ranks want to end it."""
+        """Reduce a bucket. In the warm-up, find out at intervals whether all ranks want to end it."""
         shares = yield from self._divided(bucket)
         adam = self._hook.optimizer
         if adam.is_at_decision() and not self.is_dense(shares):
@@ -92,15 +92,16 @@ class _MomentumPart(CodedPart):
         return (yield from super().exchange(bucket))
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
-        """Return the sum of the gradients that make of the old momentum the mean of all ranks' new ones.
+        """Return the sum of the gradients that turn the old momentum into the mean of all ranks' new momenta.
 
-        The momentum travels in units of the step that it makes, divided by the root of the variance. A value of a block
-        gets the block's mean, which would make an enormous step where the variance is small.
+        The momentum is divided by the root of the variance before it is sent, so that it is in units of the step that
+        it makes. The codec replaces each value of a block by the block's mean magnitude, which without this division
+        would make an enormous step where the variance is small.
         """
         adam, parameters = self._hook.optimizer, self._hook.by_name()
         groups = {it: group for group in adam.param_groups for it in group["params"]}
         scale = self._loss_scale.current() or 1.0
-        undo: list[tuple[Tensor, Tensor, float]] = []  # the old momentum's part, the divisor, the gradient's share
+        undo: list[tuple[Tensor, Tensor, float]] = []  # old momentum's part, divisor, and the gradient's factor
         for name in chosen:
             parameter = parameters[name]
             beta = float(groups[parameter]["betas"][0])
@@ -114,7 +115,7 @@ class _MomentumPart(CodedPart):
         return total, kept
 
     def _vote(self, bucket: Bucket, adam: Any) -> Generator[Any, Any, None]:
-        """Agree whether the warm-up ends. Ranks with other processors may have rounded the variance differently."""
+        """Agree whether the warm-up ends; ranks with different processors may have rounded the variance differently."""
         wants = torch.tensor([float(adam.has_settled())])
         total = yield bucket.allreduce_async(wants, Sum, stage="ends-warm-up")
         self._hook.agreed_at = adam.param_groups[0]["steps"] if int(total.item()) == bucket.size else None
@@ -127,7 +128,7 @@ def distribute(
     passes: int,
     process_set: ProcessSet,
 ) -> WrappedOptimizer:
-    """Return the distributed optimizer of the steps of one rank."""
+    """Return a distributed optimizer around `inner`, the optimizer that makes one rank's steps."""
     method = OneBit(**compression)
     wrapped = DistributedOptimizer(inner, named_parameters, backward_passes_per_step=passes, process_set=process_set)
     check_exclude(wrapped, method)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One bucket as this rank knows it: which gradients a method compresses, the shares of hosts, and what is kept."""
+"""State of one bucket on this rank: the gradients that a method compresses, the shares of hosts, the kept tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tensors: TypeAlias = dict[str, Tensor]
 
 @dataclass
 class Kept:
-    """What a step leaves for the next one.
+    """Tensors that a step leaves for the next one.
 
     Args:
         memory: Tensors of this rank alone, such as residuals.
@@ -41,41 +41,41 @@ Reduced: TypeAlias = Generator[Any, Any, tuple[Tensor, Kept]]
 class BucketPart:
     """State of one bucket; its subclasses exchange the values by one method."""
 
-    counts_steps: ClassVar[bool] = False  # what the method does depends on the number of steps
+    counts_steps: ClassVar[bool] = False  # True if the method depends on the number of steps
 
     def __init__(self, method: CompressionMethod, scale: LossScale) -> None:
         self.method = method
         self.kept = Kept()
-        self.steps = 0  # that came back finite
+        self.steps = 0  # steps whose result was finite
         self._loss_scale = scale
-        self._unit: float | None = None  # the loss scale of what is kept; None: not known yet
-        self._range: tuple[int, ...] | None = None  # of the values that the memory belongs to
+        self._unit: float | None = None  # loss scale of the kept tensors; None while it is not known
+        self._range: tuple[int, ...] | None = None  # range of the values that the memory belongs to
         self._shares: HostShares | None = None
-        self._meeting: object = None  # for which the shares hold
+        self._meeting: object = None  # world and name of the exchange that determined the shares
 
-    # What a method does
+    # Methods that subclasses override
 
     def chooses(self, name: str, gradient: Tensor) -> bool:
         """Return True if a gradient is compressed rather than sent dense."""
         return self.method.compresses(name, gradient.nbytes)
 
     def is_dense(self, shares: HostShares) -> bool:
-        """Return True if nothing of this step is compressed."""
+        """Return True if all gradients of this step are sent dense."""
         return self.method.scope == "host" and shares.hosts == 1
 
     def prepare(self, bucket: Bucket, chosen: list[str]) -> None:
-        """Change the gradients of the bucket before they travel."""
+        """Change the gradients of the bucket before they are exchanged."""
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
-        """Return the sum of the chosen gradients over all ranks, as one flat tensor, and what to keep."""
+        """Return the sum of the chosen gradients over all ranks as one flat tensor, and the tensors to keep."""
         raise NotImplementedError
 
     def add_dense(self, bucket: Bucket, dense: Tensor, chosen: list[str]) -> Tensors:
-        """Change reduced dense gradients, one flat tensor, in place; return what to keep of it on all ranks."""
+        """Change the reduced dense gradients, one flat tensor, in place. Return tensors to keep, equal on all ranks."""
         return {}
 
     def after_dense(self, bucket: Bucket, total: Tensor) -> Tensor:
-        """Return the result of a step of which nothing is compressed."""
+        """Return the result of a step in which all gradients were sent dense."""
         if self.counts_steps and bucket.is_finite(total):
             self.steps += 1
         return total
@@ -83,7 +83,7 @@ class BucketPart:
     # Exchange
 
     def exchange(self, bucket: Bucket) -> Running:
-        """Reduce a bucket. Gradients that the method leaves out travel dense, at the same time."""
+        """Reduce a bucket. Gradients that the method does not compress are reduced dense at the same time."""
         shares = yield from self._divided(bucket)
         self._follow_scale()
         chosen = [name for name, it in bucket.gradients.items() if self.chooses(name, it)]
@@ -105,7 +105,7 @@ class BucketPart:
             total = bucket.tensor
         else:
             total = bucket.average(total).to(bucket.tensor.dtype)
-        # Every rank has the whole bucket by now, so all of them keep what the step has left or none does.
+        # Every rank has the whole bucket by now, so either all ranks keep this step's tensors or none does.
         if bucket.is_finite(total):
             self._keep(kept)
         return total
@@ -116,7 +116,7 @@ class BucketPart:
         self.steps += self.counts_steps
 
     def memory_of(self, wanted: tuple[int, ...]) -> Tensors:
-        """Return what is kept of these values. Drop what belongs to others."""
+        """Return the kept tensors of this range of values. Drop those of another range."""
         if self._range != wanted and self.kept.memory:
             norm = float(sum(float(it.double().square().sum()) for it in self.kept.memory.values()) ** 0.5)
             logger.info(
@@ -126,11 +126,11 @@ class BucketPart:
         self._range = wanted
         return self.kept.memory
 
-    # Meetings
+    # Setup
 
     def _divided(self, bucket: Bucket) -> Generator[Any, Any, HostShares]:
-        """Return the shares of this world's hosts. Let ranks that are new take over what all have in common."""
-        # The name counts failures of hooks, after which some ranks may know the shares and others may not.
+        """Return the shares of this world's hosts. Make new ranks take over the state that is equal on all ranks."""
+        # A failed hook changes this wire name, because after it some ranks may know the shares and others may not.
         bucket.label("")
         meeting = default_context.world, bucket.wire_name("hosts")
         if self._shares is None or self._meeting != meeting:
@@ -146,17 +146,17 @@ class BucketPart:
         return self._shares
 
     def _facts(self) -> dict[str, Any]:
-        """Return what ranks must have in common."""
+        """Return the values that ranks must have in common."""
         shared = {
             name: [it.numel(), zlib.crc32(it.cpu().numpy().tobytes())] for name, it in sorted(self.kept.shared.items())
         }
         return {"steps": self.steps, "shared": shared, "unit": self._unit if shared else None}
 
     def _take_over(self, bucket: Bucket, facts: dict[str, Any]) -> Generator[Any, Any, None]:
-        """Take over the first rank's steps and shared tensors: some ranks are new, or have loaded another state."""
+        """Take over the first rank's steps and shared tensors, because ranks are new or have loaded another state."""
         device = bucket.tensor.device
         mine = [it.to(device).reshape(-1) for _, it in sorted(self.kept.shared.items())] if bucket.rank == 0 else []
-        # float64 holds what is float32 as well as what is float64, and ranks without any know neither.
+        # Send float64, which holds float32 and float64 values: ranks without tensors do not know the dtype.
         sent = torch.cat(mine).double() if mine else torch.empty(0, dtype=torch.float64, device=device)
         gathered = yield bucket.allgather_async(sent, stage="shared")
         parts = gathered[0].split([count for count, _ in facts["shared"].values()])
@@ -181,10 +181,10 @@ class BucketPart:
             }[self._scope_of(shares)]
             logger.info("%s, scope=%r: %s", self.method.name, self.method.scope, what)
 
-    # Units
+    # Loss scale
 
     def _follow_scale(self) -> None:
-        """Convert what is kept to the loss scale of this step's gradients."""
+        """Convert the kept tensors to the loss scale of this step's gradients."""
         if not self.kept.memory and not self.kept.shared:
             return
         current = self._loss_scale.current()
@@ -196,10 +196,10 @@ class BucketPart:
                 it.mul_(current / unit)
         self._unit = current
 
-    # Saving
+    # Saving and loading
 
     def state(self) -> dict[str, Any]:
-        """Return copies of what this rank keeps."""
+        """Return copies of this rank's state."""
         return {
             "range": self._range,
             "memory": {name: it.clone() for name, it in self.kept.memory.items()},
@@ -209,7 +209,7 @@ class BucketPart:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         self._range = None if state.get("range") is None else tuple(state["range"])
         self.kept = Kept(
             {name: it.clone() for name, it in state.get("memory", {}).items()},
@@ -220,7 +220,7 @@ class BucketPart:
 
 
 def flat_values(bucket: Bucket, names: list[str]) -> Tensor:
-    """Return gradients as one flat float32 tensor, which may be changed; without a copy if they are neighbours."""
+    """Return gradients as one flat float32 tensor, which may be changed; without a copy if they are adjacent."""
     views = [bucket.gradients[name] for name in names]
     begin = at = views[0].storage_offset()
     for view in views:
@@ -237,7 +237,7 @@ def _is_in_place(tensor: Tensor, bucket: Bucket) -> bool:
 
 
 def summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, Tensor]:
-    """Return the sum of this rank's share over the ranks of its host, in the place of the share in `values`."""
+    """Sum this rank's share over the ranks of its host in place. Return the share's part of `values`."""
     if shares.largest == 1:
         return values
     splits = shares.splits_to_owners(bounds)
@@ -245,21 +245,21 @@ def summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list
         yield bucket.alltoall_async(values, splits, stage="reduce")
         return values[:0]
     first, end = bounds[shares.mine], bounds[shares.mine + 1]
-    splits[bucket.rank] = 0  # its own part stays where it is
+    splits[bucket.rank] = 0  # its own part need not be sent
     parts = [part for part in (values[:first], values[end:]) if part.numel()]
     sent = parts[0] if len(parts) == 1 else torch.cat([values[:0], *parts])
     got, _ = yield bucket.alltoall_async(sent, splits, stage="reduce")
     mine = values[first:end]
     others = list(got.view(len(shares.here) - 1, end - first))
     total = mine if shares.mine == 0 else others[0]
-    # In the order of the ranks, which decides how the sum is rounded.
+    # Add in the order of the ranks, because the order decides how the sum is rounded.
     for part in [*others[: shares.mine], mine, *others[shares.mine :]][1:]:
         total = mine.add_(total) if part is mine else total.add_(part)
     return mine
 
 
 def gather_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, None]:
-    """Fill `values` with the shares of all owners on this rank's host. The rank's own share is there already."""
+    """Fill `values` with the shares of all owners on this rank's host. The rank's own share is already in place."""
     if shares.largest == 1:
         return
     mine = values[:0] if shares.mine is None else values[bounds[shares.mine] : bounds[shares.mine + 1]]

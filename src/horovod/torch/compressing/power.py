@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD: each rank of a host multiplies its rows of the host's matrices, and only the thin factors leave a host."""
+"""PowerSGD: each rank multiplies its rows of the host's matrices, so that only the small factors leave a host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 
 
 class PowerPart(BucketPart):
-    """One bucket whose matrices travel as factors. Q of the last step is equal on all ranks."""
+    """State of one bucket whose matrices travel as factors. The Q of the last step is equal on all ranks."""
 
     counts_steps = True
 
@@ -34,15 +34,15 @@ class PowerPart(BucketPart):
         return is_small and super().chooses(name, gradient)
 
     def is_dense(self, shares: HostShares) -> bool:
-        """Return True on one host, and for the first steps."""
+        """Return True on one host, and in the steps before `start_after`."""
         return super().is_dense(shares) or self.steps < self._power.start_after
 
     def after_dense(self, bucket: Bucket, total: Tensor) -> Tensor:
-        """Count the steps before the first one that is compressed."""
+        """Count the dense steps before the first compressed one."""
         return super().after_dense(bucket, total) if self.steps < self._power.start_after else total
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
-        """Return the sum of the chosen gradients over all ranks as far as the factors carry it, the rest, and Q."""
+        """Return the sum over all ranks as the factors approximate it; keep the approximation error and Q."""
         gradients = [bucket.gradients[name] for name in chosen]
         factors = Factors([it.shape for it in gradients], self._power)
         rows = Rows(factors, shares)
@@ -51,7 +51,7 @@ class PowerPart(BucketPart):
         memory = self.memory_of((*rows.bounds, shares.hosts, -1 if shares.mine is None else shares.mine))
         residual = memory.get("residual")
         if residual is not None:
-            m = m + residual.to(m.device)  # a restored one is on the host
+            m = m + residual.to(m.device)  # a restored residual is in host memory
         q = self.kept.shared.get("q")
         if q is None or q.numel() != factors.q_count:
             q = factors.first_q(self._power.seed + bucket.index, m.device)
@@ -60,7 +60,7 @@ class PowerPart(BucketPart):
         for (_, first, end, left, right), block in zip(rows.of_mine(p, q), rows.blocks(m), strict=True):
             if end > first:
                 torch.mm(block, right, out=left[first:end])
-        # Rows of other ranks are zero here: the sum over all ranks also gathers the rows.
+        # The rows of other ranks are zero here, so that the sum over all ranks also gathers the rows.
         p = yield bucket.allreduce_async(p, Sum, stage="p")
         factors.orthonormalise(p)
         q = torch.zeros_like(q)
@@ -72,7 +72,7 @@ class PowerPart(BucketPart):
         factors.restore(p, q, total)
         kept = Kept(shared={"q": q})
         if self.method.error_feedback:
-            # Of the sum each host has contributed an equal part; what the parts lack remains on its host.
+            # Each host accounts for an equal part of the sum; its residual is what its own values exceed this part by.
             lost = m.clone() if residual is None else m
             for (matrix, first, end, _, _), block in zip(rows.of_mine(p, q), rows.blocks(lost), strict=True):
                 block.sub_(matrix.of(total)[first:end], alpha=1 / shares.hosts)
@@ -87,13 +87,13 @@ class Rows:
         self._factors = factors
         self._count = shares.count
         self._mine = shares.mine
-        self.bounds = [0]  # of the shares, in values
+        self.bounds = [0]  # boundaries of the shares in the flat tensor, in elements
         for share in range(shares.count):
             length = sum((end - first) * it.columns for it, first, end in self._cuts(share))
             self.bounds.append(self.bounds[-1] + length)
 
     def in_order_of_shares(self, gradients: list[Tensor]) -> Iterator[Tensor]:
-        """Yield blocks of rows of the gradients: all blocks of the first share, then those of the second one."""
+        """Yield blocks of rows of the gradients: all blocks of the first share, then all of the second, and so on."""
         by_offset, offset = dict[int, Tensor](), 0
         for it in gradients:
             by_offset[offset] = it
@@ -103,7 +103,7 @@ class Rows:
                 yield by_offset[matrix.offset].reshape(matrix.rows, matrix.columns)[first:end]
 
     def blocks(self, mine: Tensor) -> Iterator[Tensor]:
-        """Yield views of this rank's rows in the flat tensor of its share."""
+        """Yield views of this rank's rows of each matrix in `mine`, the flat tensor of its share."""
         at = 0
         for matrix, first, end in self._cuts(self._mine):
             length = (end - first) * matrix.columns
@@ -111,7 +111,7 @@ class Rows:
             at += length
 
     def of_mine(self, p: Tensor, q: Tensor) -> Iterator[tuple[Matrix, int, int, Tensor, Tensor]]:
-        """Yield each matrix with the first and the last row of this rank, and with its factors."""
+        """Yield each matrix with this rank's first row, the end of its rows, and the matrix's factors."""
         for (matrix, left, right), (_, first, end) in zip(
             self._factors.pairs(p, q), self._cuts(self._mine), strict=True
         ):

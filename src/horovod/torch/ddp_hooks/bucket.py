@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bucket of DDP's on its way through a hook, and what a hook remembers of a bucket between steps."""
+"""Bucket of DDP during a hook's exchange, and the tensors that a hook keeps for the bucket between steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket  # torch.distributed has it too, but type checkers cannot see it there
+from torch._C._distributed_c10d import GradBucket  # also in torch.distributed, where type checkers cannot see it
 
-# Its newer name; the older one warns where both exist.
+# Prefer the newer name, because the older one warns if both exist.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDP hook that sends eight bits for each value, in two stages: each rank averages its share, then all gather these."""
+"""DDP hook that sends eight bits per value in two stages: each rank averages its share, then all ranks gather these."""
 
-# Annotations have to be objects: DDP compares a hook's with its own types, and refuses strings.
+# Annotations have to be objects, because DDP compares a hook's annotations with its own types and rejects strings.
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket

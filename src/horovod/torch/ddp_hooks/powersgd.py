@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDP hook that sends two thin factors of each matrix of gradients (PowerSGD)."""
+"""DDP hook that sends two small factors of each matrix of gradients (PowerSGD)."""
 
-# Annotations have to be objects: DDP compares a hook's with its own types, and refuses strings.
+# Annotations have to be objects, because DDP compares a hook's annotations with its own types and rejects strings.
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
@@ -11,7 +11,7 @@ from horovod.torch.codecs.low_rank import Factors
 from horovod.torch.ddp_hooks.bucket import Bucket
 from horovod.torch.ddp_hooks.state import Exchange, HookState, average_dense
 
-_SEED_STRIDE = 1_000_003  # between the seeds of steps; larger than any number of buckets
+_SEED_STRIDE = 1_000_003  # distance between the seeds of steps; larger than any number of buckets
 
 
 class PowerSGDState(HookState):
@@ -48,11 +48,11 @@ class PowerSGDState(HookState):
         self._warm_start = bool(warm_start)
 
     def describe(self) -> str:
-        """Return the text of the method and its arguments, which ranks compare."""
+        """Return the method and its arguments as a text, which ranks compare."""
         return f"{super().describe()}, warm_start={self._warm_start}"
 
     def exchange(self, bucket: Bucket) -> Exchange:
-        """Average P and the dense rest of a bucket, then Q."""
+        """Average the P factors and the dense rest of a bucket, then the Q factors."""
         factors = Factors(bucket.memory.shapes, self._power)
         if self.step < self._power.start_after or not factors.matrices:
             yield from average_dense(bucket)
@@ -80,7 +80,7 @@ class PowerSGDState(HookState):
         at = 0
         for offset, length in factors.dense:
             result[offset : offset + length] = dense[at : at + length]
-            m[offset : offset + length] = result[offset : offset + length]  # nothing is lost: no residual
+            m[offset : offset + length] = result[offset : offset + length]  # no residual: dense values are exact
             at += length
         memory = {"residual": m.sub_(result)} if self._feedback else {}
         if self._warm_start:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of a hook: memory by bucket, saving and loading, and the order in which buckets are exchanged.
+"""State of a hook: tensors kept for each bucket, saving and loading, and the order in which buckets are exchanged.
 
-The exchange of a bucket is a generator that yields each collective it has started. The first part of all buckets runs
-in their hooks, the rest in the last bucket's hook, bucket by bucket. So all ranks start collectives in one order.
-Callbacks of futures would start them in the order in which results arrive, which differs between ranks.
+The exchange of a bucket is a generator that yields each collective it has started. The first part of each bucket's
+exchange runs in the bucket's own hook; the rest of all buckets runs in the last bucket's hook, bucket by bucket. So all
+ranks start collectives in one order. Callbacks of futures would start them in the order in which results arrive, which
+differs between ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from horovod.common.compression_methods import CompressionMethod
 from horovod.common.log import logger
 from horovod.torch.ddp_hooks.bucket import Bucket, Memory, memory_of
 
-Exchange: TypeAlias = Generator[Any, None, None]  # of dist.Work
+Exchange: TypeAlias = Generator[Any, None, None]  # yields dist.Work
 _Pending: TypeAlias = tuple[Exchange, Any, "torch.futures.Future[torch.Tensor]", torch.Tensor]
 
 
@@ -28,14 +29,14 @@ class HookState:
     """State that one model's hook keeps; its subclasses exchange a bucket by one method.
 
     Args:
-        method: Description of the method, which ranks must have in common.
+            method: Compression method, which must be equal on all ranks.
         process_group: Group of the model's DistributedDataParallel; None is the default group.
     """
 
     def __init__(self, method: CompressionMethod, process_group: dist.ProcessGroup | None) -> None:
         self.method = method
         self.process_group = process_group
-        self.step = 0  # backward passes that have exchanged gradients
+        self.step = 0  # number of backward passes that have exchanged gradients
         self._memories: dict[int, Memory] = {}
         self._loaded: dict[int, Memory] = {}
         self._steps_since_load = 0
@@ -47,11 +48,11 @@ class HookState:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the text of the method and its arguments, which ranks compare."""
+        """Return the method and its arguments as a text, which ranks compare."""
         return self.method.describe()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of this rank's residuals and factors. They differ between ranks: save them on every rank."""
+        """Return copies of this rank's residuals and factors. They differ between ranks, so save them on every rank."""
         return {
             "method": self.describe(),
             "step": self.step,
@@ -65,7 +66,7 @@ class HookState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned on this rank; ValueError if it belongs to other arguments."""
+        """Restore what `state_dict` returned on this rank; raise ValueError if it belongs to other arguments."""
         if state["method"] != self.describe():
             raise ValueError(f"The state was saved with {state['method']}, but this hook is {self.describe()}")
         self.step = state["step"]
@@ -81,14 +82,14 @@ class HookState:
     def run(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the exchange of a bucket; in the last bucket's hook, finish the exchanges of all buckets."""
         if bucket.index() == 0:
-            self._pending = []  # of a backward pass that failed
+            self._pending = []  # left by a backward pass that failed
         if not self._is_compared:
             self._compare_ranks()
         current = Bucket(bucket, self._memory_of(bucket), self.process_group)
         is_dense = current.buffer.nbytes < self.method.min_bytes
         exchange = average_dense(current) if is_dense else self.exchange(current)
         buffer = current.buffer
-        # A future that knows its device lets DDP's stream wait for this one.
+        # With its device given, a future makes DDP's stream wait for this one.
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
             devices=[buffer.device] if buffer.is_cuda else []
         )
@@ -98,7 +99,7 @@ class HookState:
         return future
 
     def _compare_ranks(self) -> None:
-        """Raise ValueError on all ranks if they have hooks with different arguments. The first exchange begins so."""
+        """Raise ValueError on all ranks if their hooks have different arguments. The first exchange calls this."""
         described: list[str] = [""] * dist.get_world_size(self.process_group)
         dist.all_gather_object(described, f"{self.describe()}, step {self.step}", group=self.process_group)
         other = next((rank for rank, text in enumerate(described) if text != described[0]), None)
@@ -125,10 +126,10 @@ class HookState:
         self._steps_since_load += 1
 
     def _memory_of(self, bucket: GradBucket) -> Memory:
-        """Return the bucket's memory: the one of the last step, a loaded one, or an empty one.
+        """Return the bucket's memory: that of the last step, a loaded one, or an empty one.
 
-        DDP rearranges parameters into other buckets once, after its first backward pass. A loaded state has been saved
-        with the final buckets, so it waits for these if it does not fit the first ones.
+        After its first backward pass, DDP moves parameters to other buckets once. A loaded state was saved with the
+        final buckets, so it is kept until these exist if it does not fit the first ones.
         """
         index, fresh = bucket.index(), memory_of(bucket)
         known, loaded = self._memories.get(index), self._loaded.get(index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes process groups for torch: the creator behind the backend's name, and the store in which their ranks meet."""
+"""Creation of process groups for torch, whose members find each other through torch's store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horovod.torch.distributed.process_group import HorovodProcessGroup
 
 
 class _TorchStore:
-    """torch's store as horovod.common.joining.through_store.Store."""
+    """Adapter from torch's store to horovod.common.joining.through_store.Store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class _TorchStore:
 
 
 def create(options: Any) -> HorovodProcessGroup:
-    """Called by torch on every member of a new group, with the store and the numbers of that group."""
+    """Create a process group; torch calls this on every member of a new group, with the group's store and ranks."""
     timeout_s = seconds(options.timeout)
     members = list(options.global_ranks_in_group)
     label = f"process group {options.group_id}" if members else "the default process group"
@@ -52,7 +52,7 @@ def create(options: Any) -> HorovodProcessGroup:
 
 
 def _host_of(store: Any) -> str | None:
-    """Where a store is served, if that can be told."""
+    """Return the host that serves a store, or None if it is unknown."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     host = getattr(store, "host", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as torch.distributed hands them over → memory that the engine reads and writes."""
+"""Conversion of torch.distributed's tensors to memory that the engine reads and writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REAL_PART = {torch.complex64: torch.float32, torch.complex128: torch.float64, t
 
 
 class Buffer(NamedTuple):
-    """A run of elements: address, how many, the engine's dtype."""
+    """Contiguous elements in memory: address, number, and the engine's dtype."""
 
     address: int
     elements: int
@@ -32,16 +32,16 @@ class Buffer(NamedTuple):
 
 
 def movable(tensor: Tensor) -> Buffer:
-    """Memory to be moved as it is; types that the engine cannot calculate with travel as bytes."""
+    """Return a tensor's memory for a collective that only moves it; dtypes unknown to the engine travel as bytes."""
     _check(tensor)
     units, dtype = _travels_as(tensor.dtype)
     return Buffer(tensor.data_ptr(), tensor.numel() * units, dtype)
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """The tensor, or, if its memory has another order than its elements (channels_last), a copy that has the same.
+    """Return the tensor, or a copy with its elements in order if its memory has another order (channels_last).
 
-    Other ranks may have the same tensor in yet another order. Nothing is copied of what has to be refused. The copy
+    Other ranks may have the tensor in yet another memory order. A tensor that will be refused is not copied. The result
     has no lazy bits either.
     """
     if tensor.layout != torch.strided or tensor.is_contiguous() or not is_dense(tensor):
@@ -50,7 +50,7 @@ def in_order(tensor: Tensor) -> Tensor:
 
 
 def units_of(dtype: torch.dtype) -> int:
-    """As how many of the engine's elements one of the tensor's travels."""
+    """Return as how many of the engine's elements one element of this dtype travels."""
     return _travels_as(dtype)[0]
 
 
@@ -64,7 +64,7 @@ def _travels_as(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def reducible(tensor: Tensor) -> Buffer:
-    """Memory to calculate with; ValueError for a type that the engine does not know."""
+    """Return a tensor's memory for a reduction; raise ValueError for a dtype that the engine cannot reduce."""
     if tensor.dtype not in _REAL_PART:
         ID_BY_DTYPE[tensor.dtype]
     return movable(tensor)
@@ -88,12 +88,12 @@ def same_size(tensors: Sequence[Tensor]) -> bool:
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """One flat tensor of all of them, in order."""
+    """Return the values of all tensors, in order, as one flat tensor."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """The reverse of `joined`."""
+    """Copy consecutive parts of a flat tensor to the tensors; the reverse of `joined`."""
     start = 0
     for tensor in tensors:
         tensor.detach().copy_(flat[start : start + tensor.numel()].view(tensor.shape), non_blocking=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world of one process group: operations are matched by their order, as torch.distributed has it.
+"""World of one process group. Operations are matched by their order, as torch.distributed requires.
 
-Every group has a world of its own. torch makes a subgroup on its members only, while a process set of a larger world
-would have to be agreed by all of that world's ranks.
+Every group has its own world, because torch creates a subgroup on its members only, while all ranks of a larger world
+would have to agree on a new process set.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from horovod.torch.distributed.errors import ProcessGroupError, from_engine
 from horovod.torch.distributed.flight import Flight
 from horovod.torch.distributed.places import HOST, Place
 
-_EVERYBODY = 0  # the process set of all ranks of a world
+_EVERYBODY = 0  # the process set that contains all ranks of the world
 _BARRIER = Call(BARRIER)
-_LONGEST_S = 1e9  # 31 years: no setting of a time is longer
+_LONGEST_S = 1e9  # 31 years: the longest time that a setting accepts
 
 
 @dataclass(frozen=True)
 class Request:
-    """How torch asked for one operation; what it then takes of the engine is a Call, or several."""
+    """Options of one operation of torch, which the engine runs as one or several Calls."""
 
-    operation: str  # for error texts
+    operation: str  # name for error messages
     timeout_s: float
-    will_wait: bool = False  # the caller waits next, so that nobody need be woken to drive the work
+    will_wait: bool = False  # True if the calling thread waits next and drives the work, so that none is woken
     place: Place = HOST
 
 
@@ -60,9 +60,9 @@ class Channel:
     label: str
     global_ranks: Sequence[int] = ()
     failure: str | None = None
-    is_closed: bool = False  # in peace
-    may_be_prompt: bool = False  # operations on GPUs need no agreement where NCCL serves them
-    _first_on_gpu: int | None = None  # a handle, while it is not known whether it does
+    is_closed: bool = False  # closed by shutdown, not by a failure
+    may_be_prompt: bool = False  # True if operations on GPUs that NCCL supports are launched without negotiation
+    _first_on_gpu: int | None = None  # handle of the first operation on a GPU, while NCCL's support is unknown
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _forgotten: list[Flight] = field(default_factory=list)
     _closing: threading.Lock = field(default_factory=threading.Lock)
@@ -76,9 +76,9 @@ class Channel:
         shape: tuple[int, ...] | None = None,
         received: Sequence[int] = (),
     ) -> int:
-        """Start one collective. Its name is its number, so that ranks whose calls differ learn of it at once.
+        """Start one collective. It is named by its number, so that ranks with different calls find out at once.
 
-        `received`: rows that come from each rank, which nobody else tells if it is prompt.
+        `received` lists the rows that each rank sends to this one; without negotiation the engine cannot find this out.
         """
         if self._forgotten:
             self._sweep()
@@ -119,10 +119,11 @@ class Channel:
         return self._started(request, handle, stream)
 
     def prompt_stream(self, request: Request, call: Call, dtype: int = UINT8) -> int:
-        """Where the engine launches such an operation without agreement; 0: nowhere.
+        """Return the engine's stream for launching an operation without negotiation; 0 if it has to be negotiated.
 
-        All ranks must come to the same answer: it follows from the order of calls alone. What comes after the group's
-        first operation on a GPU waits here until that is launched, as torch's own NCCL lets the first one wait.
+        All ranks must return equal answers, so the answer depends on the order of calls alone. Operations after the
+        group's first one on a GPU wait here until the first one is launched; with torch's own NCCL backend the first
+        one blocks.
         """
         if not self.may_be_prompt or request.place.device < 0:
             return 0
@@ -141,7 +142,7 @@ class Channel:
         try:
             if first is None or self.world.wait(first, request.timeout_s):
                 return
-        except EngineError:  # its owner hears of it, or has: then it is unknown here
+        except EngineError:  # its own caller gets the error, or has already released the handle
             return
         why = f"{request.operation} waited {request.timeout_s:g} s, the time limit of the group, for the one before it"
         self.fail(why)
@@ -167,11 +168,11 @@ class Channel:
             raise self.error(request, error) from None
 
     def keep_until_done(self, flight: Flight) -> None:
-        """Take over an operation that was started and then forgotten by its owner."""
+        """Take over an operation that its caller has started and then dropped."""
         self._forgotten.append(flight)
 
     def _sweep(self) -> None:
-        """Let go of what is over. Another thread may be at it: each takes those that it looks at."""
+        """Finish dropped operations that have ended. Threads may run this concurrently: each pops what it checks."""
         left: list[Flight] = []
         try:
             while self._forgotten:
@@ -194,17 +195,17 @@ class Channel:
         return f" [{self.label}; its ranks 0 to {self.size - 1} are the global ranks {list(self.global_ranks)}]"
 
     def fail(self, why: str) -> None:
-        """End the world for a reason of ours: all that is pending, here and elsewhere, fails."""
+        """End the world for a reason found in this process: all pending operations fail, here and on other ranks."""
         with self._closing:
             self.failure = self.failure or why
         self.world.close(at_once=True)
 
     def fail_as_rank(self, what: str) -> bool:
-        """End the world because this rank `what`; see leaving.Member."""
+        """End the world because of a failure of this rank, which `what` describes; see leaving.Member."""
         return self.world.fail(f"rank {self.rank} {what}")
 
     def close(self) -> None:
-        """End it after what was launched on GPUs, to which other ranks may come late."""
+        """End the world after the operations launched on GPUs are done, because other ranks may reach them late."""
         with self._closing:
             self.failure = self.failure or "the process group has been destroyed"
             self.is_closed = True
@@ -234,14 +235,14 @@ def _location(request: Request, dtype: int, shape: tuple[int, ...], address: int
 
 
 class _Channels:
-    """All channels of this process, which end together; see leaving.Member."""
+    """All channels of this process, which end together; implements leaving.Member."""
 
     def __init__(self) -> None:
         self.all: weakref.WeakSet[Channel] = weakref.WeakSet()
 
     def fail(self, what: str) -> bool | None:
         answers = [channel.fail_as_rank(what) for channel in list(self.all) if not channel.is_closed]
-        # A group whose world had ended before tells that this rank is not the first to fail.
+        # If the world of any group had already ended, this rank is not the first to fail.
         return all(answers) if answers else None
 
 
@@ -257,7 +258,7 @@ def open_channel(
     label: str,
     global_ranks: Sequence[int],
 ) -> Channel:
-    """Meet the other members of a group."""
+    """Connect to the other members of a group."""
     stacks.offer()
     settings = _settings(timeout_s)
     if not global_ranks and not default_context.is_initialized:
@@ -266,7 +267,7 @@ def open_channel(
     started = through_store.start(store, settings, place, store_host, timeout_s, label)
     if not global_ranks and not default_context.is_initialized:
         wish = timeline.first_wish(settings)
-        timeline.begin(started.world, settings, rank, wish)  # one file, so the default group alone writes it
+        timeline.begin(started.world, settings, rank, wish)  # only for the default group, because there is one file
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))
     channel.may_be_prompt = size > 1 and _skips_agreement(settings)
     _channels.all.add(channel)
@@ -276,32 +277,32 @@ def open_channel(
 
 
 def seconds(timeout: timedelta) -> float:
-    """A time limit of torch's, which may be longer than clocks and locks can count."""
+    """Return a timeout of torch in seconds, limited to what clocks and locks can count."""
     return min(timeout.total_seconds(), _LONGEST_S)
 
 
 def _settings(timeout_s: float) -> Settings:
-    """The user's settings, and what suits torch.distributed where the user has said nothing."""
+    """Return the user's settings, with defaults that suit torch.distributed."""
     given = settings_module.load(os.environ)
     suited: dict[str, Value] = {
-        # DDP and FSDP make large buckets themselves: to gather small ones would only delay them.
+        # DDP and FSDP make large buckets themselves; gathering small ones in cycles would only delay them.
         "HOROVOD_CYCLE_TIME": 0.0,
-        # The leader knows who is missing, so that its time limit comes first; it counts in whole seconds.
+        # The leader knows which ranks are missing, so its timeout fires before the callers'. It counts whole seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
-    # NCCL waits for ever if ranks launch operations of two groups in different orders: the program's is the one.
+    # Launch in the order of calls, because NCCL hangs if ranks launch operations of two groups in different orders.
     return Settings({**suited, **given.explicit}, engine_only={"launches_by_calls": 1})
 
 
 def _skips_agreement(settings: Settings) -> bool:
-    """Whether ranks trust each other to call the same, as with torch's own NCCL; who looks for a mistake does not."""
+    """Return True if ranks trust each other to make equal calls, as with torch's NCCL; not with DETAIL debugging."""
     asked = settings.text("HOROVOD_GPU_TRANSPORT") or "auto"
-    torch_debug: Any = dist  # whose type stubs lack these
+    torch_debug: Any = dist  # its type stubs lack these attributes
     return asked.lower() in ("auto", "nccl") and torch_debug.get_debug_level() != torch_debug.DebugLevel.DETAIL
 
 
 class _NoWorld:
-    """Stands in for a world at the end of the process, when torch's own globals still hold the group."""
+    """Substitute for a world at the end of the process, when torch's globals still hold the group."""
 
     def close(self, at_once: bool = False) -> None:
         pass
@@ -316,7 +317,7 @@ def _close_all() -> None:
     for channel in list(_channels.all):
         if getattr(sys, "last_value", None) is None:
             channel.close()
-        else:  # nobody caught it: others must not wait for what this process has launched, nor it for them
+        else:  # uncaught exception: neither other ranks nor this one must wait for what was launched
             channel.fail("this process has ended with an exception")
         channel.world = cast(World, _NoWorld())
     end_all()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed's collectives, each in terms of the engine's.
+"""Collectives of torch.distributed in terms of the engine's.
 
-Where all ranks must give equally much, a rank's share is described to the engine as one row: rows of different length
-are then refused by all ranks, and nobody writes past the end of a tensor.
+If all ranks must contribute equal amounts, a rank's share is submitted as one row. If rows have different lengths, all
+ranks then raise an error, and no rank writes past the end of a tensor.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _ALLGATHER = Call(ALLGATHER)
 
 @functools.lru_cache(64)
 def _engine_call(kind: int, op: int, prescale: float, postscale: float) -> Call:
-    """Of reductions there are few that differ, and each is asked for many times."""
+    """Return a reduction's Call; cached, because few different ones are requested many times."""
     return Call(kind, op=op, prescale=prescale, postscale=postscale)
 
 
 class Collectives:
-    """The collectives of one group. Every method starts its operation and returns it."""
+    """Collectives of one group. Every method starts its operation and returns it."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -73,7 +73,7 @@ class Collectives:
         return self._put_back(self._reduce(request, given, given, reduction, given), given, tensors)
 
     def reduce(self, request: Request, tensor: Tensor, root: int, op: Any) -> Work:
-        """Only the root's tensor changes."""
+        """Reduce a tensor to the root; other ranks' tensors do not change."""
         given = in_order(tensor)
         target = given if self.channel.rank == root else torch.empty_like(given)
         reduction = engine_reduction(op, tensor.dtype)
@@ -82,7 +82,7 @@ class Collectives:
         return self._put_back(self._reduce(request, [given], [target], reduction, [given]), [given], [tensor])
 
     def reduce_scatter(self, request: Request, outputs: list[Tensor], inputs: list[Tensor], op: Any) -> Work:
-        """Each input holds a part for every rank, one after the other and equally long."""
+        """Reduce inputs that each hold equal parts for all ranks, in order; `outputs` get this rank's parts."""
         for output, given in zip(outputs, inputs, strict=True):
             _check_share(request, output, given, self._size, "input", "output")
         reduction = engine_reduction(op, inputs[0].dtype)
@@ -92,7 +92,7 @@ class Collectives:
         return self._start(request, _engine_call(REDUCESCATTER, *reduction), inputs, outputs, shapes, outputs)
 
     def reduce_scatter_list(self, request: Request, output: Tensor, parts: list[Tensor], op: Any) -> Work:
-        """One tensor for each rank, which may differ in size."""
+        """Reduce one tensor for each rank; the tensors may differ in size."""
         self._check_count(request, parts)
         flat = joined(parts)
         if same_size(parts):
@@ -129,7 +129,7 @@ class Collectives:
 
         return work.then(combine, tensors)
 
-    # Movements
+    # Collectives that move data
 
     def broadcast(self, request: Request, tensors: list[Tensor], root: int) -> Work:
         given = [in_order(tensor) for tensor in tensors]
@@ -139,14 +139,14 @@ class Collectives:
         return self._put_back(self._work(request, handles, given), given, tensors)
 
     def all_gather(self, request: Request, outputs: list[Tensor], inputs: list[Tensor]) -> Work:
-        """Each output holds the inputs of all ranks, one after the other."""
+        """Gather the inputs of all ranks; each output holds them one after the other."""
         for output, given in zip(outputs, inputs, strict=True):
             _check_share(request, given, output, self._size, "output", "input")
         shapes = [(1, movable(given).elements) for given in inputs]
         return self._start(request, _ALLGATHER, inputs, outputs, shapes, outputs)
 
     def all_gather_list(self, request: Request, outputs: list[Tensor], given: Tensor) -> Work:
-        """One tensor for each rank, which may differ in size."""
+        """Gather one tensor from each rank; the tensors may differ in size."""
         self._check_count(request, outputs)
         if given.numel() != outputs[self.channel.rank].numel():
             raise ValueError(
@@ -171,7 +171,7 @@ class Collectives:
     def all_to_all(
         self, request: Request, output: Tensor, given: Tensor, output_rows: Sequence[int], input_rows: Sequence[int]
     ) -> Work:
-        """Rows of one tensor to rows of another; empty lists of rows: equal shares."""
+        """Send rows of one tensor to rows of another; empty lists of rows mean equal shares."""
         if not output_rows and not input_rows:
             return self._all_to_all_even(request, output, given)
         sent = _row_counts(request, given, input_rows, self._size, "input")
@@ -198,7 +198,7 @@ class Collectives:
     def _all_to_all_uneven(
         self, request: Request, given: Tensor, sent: Sequence[int], outputs: list[Tensor], expected: Sequence[int]
     ) -> Work:
-        """`sent` and `expected` count elements for, and from, each rank."""
+        """Exchange `sent` elements for each rank against `expected` elements from each rank."""
         units = units_of(given.dtype)
         call = Call(ALLTOALL, splits=[count * units for count in sent])
         wanted = [count * units for count in expected]
@@ -216,7 +216,7 @@ class Collectives:
         return self._work(request, [handle], outputs, given, adopt)
 
     def gather(self, request: Request, outputs: list[Tensor], given: Tensor, root: int) -> Work:
-        """Everything goes to one rank, so that the others need no memory for it."""
+        """Gather by an alltoall in which only the root receives, so that other ranks need no memory for the result."""
         sent, expected = [0] * self._size, [0] * self._size
         sent[root] = given.numel()
         if self.channel.rank == root:
@@ -233,7 +233,7 @@ class Collectives:
             sent, given = [part.numel() for part in parts], joined(parts)
         return self._all_to_all_uneven(request, given, sent, [output], expected)
 
-    # Meetings, and point to point
+    # Barrier, and point to point
 
     def barrier(self, request: Request) -> Work:
         return self._work(request, [self.channel.barrier(request)], [])
@@ -245,11 +245,11 @@ class Collectives:
         work = self._work(request, [handle], [tensor], given, source=-1 if sends else peer)
         return work if sends else self._put_back(work, [given], [tensor])
 
-    # Common parts
+    # Helpers
 
     @staticmethod
     def _put_back(work: Work, given: list[Tensor], tensors: list[Tensor]) -> Work:
-        """One that works on tensors `in_order`, and changes those that they were made of."""
+        """Make an operation on copies (`given`, from `in_order`) finally copy the results back to `tensors`."""
         same = all(copy is tensor for copy, tensor in zip(given, tensors, strict=True))
         return work if same else work.then(lambda: write_back(given, tensors), tensors)
 
@@ -263,7 +263,7 @@ class Collectives:
         results: list[Tensor],
         received: Sequence[int] = (),
     ) -> Work:
-        """One collective of the engine, or a group of them, whose outputs are known."""
+        """Start one collective of the engine, or a group of them, that writes to known outputs."""
         inputs, written = [resolve(given) for given in inputs], [resolve(output) for output in outputs]
         sources, targets = [movable(given) for given in inputs], [movable(output).address for output in written]
         if len(sources) == 1:
@@ -278,7 +278,7 @@ class Collectives:
     def _into_flat(
         self, request: Request, call: Call, given: Tensor, outputs: list[Tensor], received: Sequence[int]
     ) -> Work:
-        """One whose ranks do not tell each other how much comes: `received` of the engine's elements from each."""
+        """Start a collective without negotiation. `received` counts the engine's elements that come from each rank."""
         expected = sum(received) // units_of(given.dtype)
         whole = len(outputs) == 1 and outputs[0].dtype == given.dtype and outputs[0].is_contiguous()
         flat = outputs[0] if whole else given.new_empty(expected)
@@ -286,7 +286,7 @@ class Collectives:
         return work if whole or not expected else work.then(lambda: spread(flat, outputs), outputs)
 
     def _spread_received(self, request: Request, handle: int, outputs: list[Tensor]) -> None:
-        """From memory of the engine to tensors that must hold just as much."""
+        """Copy the output that the engine allocated to tensors, which must hold exactly as many elements."""
         flat = request.place.take_output(self.channel.world, handle, outputs[0])
         expected = sum(output.numel() for output in outputs)
         if flat.numel() != expected:
@@ -311,7 +311,7 @@ def _check_share(request: Request, share: Tensor, whole: Tensor, size: int, whol
 
 
 def _row_counts(request: Request, tensor: Tensor, rows: Sequence[int], size: int, name: str) -> list[int]:
-    """Elements for each rank, from rows for each rank."""
+    """Return the number of elements for each rank, from the number of rows for each rank."""
     length = tensor.shape[0] if tensor.dim() else 0
     counts = list(rows) or [length // size] * size
     if len(counts) != size or sum(counts) != length:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that watch a group's operations on behalf of their futures.
+"""Threads that watch a group's operations on behalf of the operations' futures.
 
-One thread watches at a time. When it finds something done it leaves the watch to another, since the callbacks of a
-future may wait for another future (DDP's PowerSGD hook does). Threads start when they are needed; two are the rule.
+One thread watches at a time. When an operation ends, this thread runs the future's callbacks, and another one watches,
+because a callback may wait for another future (DDP's PowerSGD hook does). Threads start on demand; usually there are
+two.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from horovod.torch.distributed.work import Work
 
-# Operations end mostly in the order in which they began, so the oldest is waited for; after this time the others get
-# a look as well, for a receive may wait for something that happens after them.
+# Operations usually end in the order in which they began, so the watching thread waits for the oldest this long.
+# Then it checks the others, because a receive may wait for something that happens after them.
 _TURN_S = 0.005
 _END_LIMIT_S = 1.0
 
@@ -24,13 +25,13 @@ _completions: weakref.WeakSet[Completion] = weakref.WeakSet()
 
 
 class Completion:
-    """Fulfils the futures of one group."""
+    """Completion of the futures of one group."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._watch = threading.Lock()
         self._works: list[Work] = []
-        self._free_threads = 0  # those that watch or wait for their turn to
+        self._free_threads = 0  # threads that are watching or waiting to watch
         self._closed = False
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         _completions.add(self)
@@ -42,7 +43,7 @@ class Completion:
             self._ensure_watcher()
 
     def close(self) -> None:
-        """Let the threads end once all operations have; the group's world must be closed, so that they do."""
+        """Let the threads end once all operations have ended. The group's world must be closed, so that they do end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -55,7 +56,7 @@ class Completion:
             thread.start()
 
     def join(self, limit_s: float) -> None:
-        """Wait for the threads of a closed group."""
+        """Wait for the threads of a closed group, for at most `limit_s`."""
         deadline = time.monotonic() + limit_s
         for thread in list(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -75,7 +76,7 @@ class Completion:
                 self._free_threads += 1
 
     def _next_done(self) -> Work | None:
-        """The next operation that ends; None once there will be none."""
+        """Return the next operation that ends; None if the group is closed and no operation is left."""
         while True:
             with self._changed:
                 while not self._works:
@@ -91,7 +92,7 @@ class Completion:
 
 
 def end_all() -> None:
-    """At the end of the program, once all worlds are closed: no thread may be inside torch when Python ends."""
+    """End all threads after all worlds were closed, because no thread may be inside torch when Python ends."""
     for completion in list(_completions):
         completion.close()
     for completion in list(_completions):

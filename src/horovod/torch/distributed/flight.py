@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operation inside the engine: its handles, the memory that is used meanwhile, and what is left to do here."""
+"""Operation in the engine: its handles, the memory that it uses, and the steps that follow in Python."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ Finish = Callable[[Sequence[int]], None]
 
 
 class Flight:
-    """From its submission until its results lie where they belong. Used by one thread at a time."""
+    """Operation from its submission until its results are in place. Only one thread uses it at a time."""
 
     def __init__(
         self, channel: Channel, handles: Sequence[int], place: Place, keep: object, finish: Finish | None, watched: str
     ) -> None:
-        """Take over what the engine has begun.
+        """Take over operations that the engine has begun.
 
-        Args:
-            watched: The operation's name if its caller goes on meanwhile and may resize its tensors, else "".
+        `watched` is the operation's name if the caller runs on meanwhile and may resize its tensors, else empty.
         """
         self._channel = channel
         self._handles = handles
@@ -41,7 +40,7 @@ class Flight:
         self.error: EngineError | None = None
 
     def then(self, finish: Callable[[], None], keep: object) -> None:
-        """A step after those that are left to do so far, and what it works on."""
+        """Append a step after the last one, and keep alive the tensors that it uses."""
         before = self._finish
         self._keep = (self._keep, keep)
 
@@ -53,7 +52,7 @@ class Flight:
         self._finish = both
 
     def wait(self, limit_s: float) -> bool:
-        """Whether the engine is done with it within that time, well or with an `error`."""
+        """Return True if the operation ends within `limit_s`, successfully or with an `error`."""
         until = time.monotonic() + limit_s
         for handle in self._handles:
             try:
@@ -64,7 +63,7 @@ class Flight:
         return True
 
     def land(self) -> None:
-        """Do what is left once the engine is done. Raise ValueError if a tensor has lost its memory meanwhile."""
+        """Run the last steps after the engine is done. Raise ValueError if a tensor has lost its memory meanwhile."""
         if self.error is None:
             if not self._lies_still():
                 raise ValueError(moved_text(self._watched))
@@ -75,7 +74,7 @@ class Flight:
                     self._place.has_more()
 
     def release(self, followed: bool) -> None:
-        """Forget it, if that has not been done. `followed`: whoever waited lets its stream wait as well."""
+        """Release handles and memory, once. `followed` means that the caller's stream waits for the operation, too."""
         handles, self._handles = self._handles, ()
         if handles and not (followed and self._place.keeps_memory()):
             self._place.outlive(_tensors_in(self._keep))
@@ -85,10 +84,10 @@ class Flight:
         self._lies_still = _nothing_moves
 
     def land_alone(self) -> bool:
-        """The same for one that its owner has forgotten; whether it is over."""
+        """Complete an operation whose caller dropped it. Return True if it has ended."""
         if not self.wait(0.0):
             return False
-        with suppress(Exception):  # of an operation whose outcome nobody wants to know
+        with suppress(Exception):  # no caller wants the outcome
             self.land()
         self.release(followed=False)
         return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks that horovodrun started find torch's store: init_process_group() then needs no MASTER_ADDR.
+"""Rendezvous that gives ranks started by horovodrun torch's store, so that init_process_group() needs no MASTER_ADDR.
 
-Rank 0 serves a store of torch's on a free port and leaves its address with the launcher.
+Rank 0 serves a store of torch on a free port and puts its address into the launcher's rendezvous server.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from horovod.common.topology import Rendezvous, Topology
 from horovod.torch.distributed.channel import seconds
 
 _LOOK_AGAIN_S = 0.02
-_groups = itertools.count()  # every rank counts its calls alike
+_groups = itertools.count()  # numbers of calls, which are equal on all ranks
 
 
 def rendezvous(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
-    """What torch expects of a rendezvous: the store, this rank and the number of ranks."""
+    """Yield the store, this rank and the number of ranks, as torch expects of a rendezvous."""
     chosen = settings.load(os.environ)
     topology = topology_module.discover(os.environ)
     place = topology_module.rendezvous(topology, chosen, os.environ)

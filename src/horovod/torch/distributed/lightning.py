@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's strategy `horovod`: DDP over the horovod backend, under horovodrun, torchrun or Lightning's own launcher.
+"""Lightning's strategy `horovod`: DDP over the horovod backend, with horovodrun, torchrun or Lightning's own launcher.
 
-Importing this registers the name, so that `Trainer(strategy="horovod")` of old scripts runs.
+Importing this module registers the name, so that old scripts with `Trainer(strategy="horovod")` run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _lightning() -> str:
-    """The package that the script uses: both names of Lightning can be installed, and they do not mix."""
+    """Return the name of the Lightning package that the script uses; two can be installed, and they do not mix."""
     for package in (*(name for name in _PACKAGES if name in sys.modules), *_PACKAGES):
         try:
             importlib.import_module(package)
@@ -46,7 +46,7 @@ def _under_horovodrun() -> bool:
 
 
 class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc, unused-ignore]
-    """Ranks that horovodrun started; they need no main address, for they meet at the launcher."""
+    """Environment of ranks that horovodrun started; they meet at the launcher and need no main address."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
         return self._place.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """The launcher has numbered the ranks."""
+        """Ignore the rank, because the launcher has already numbered the ranks."""
 
     def local_rank(self) -> int:
         return self._place.local_rank
@@ -96,10 +96,10 @@ class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 
 
 class HorovodStrategy(_strategies.DDPStrategy):  # type: ignore[misc, unused-ignore]
-    """DDPStrategy with the horovod backend; takes its arguments.
+    """DDPStrategy with the horovod backend; takes DDPStrategy's arguments.
 
-    Under horovodrun a Trainer without `devices` and `num_nodes`, or with 1 for them, trains on the ranks that were
-    started, as Horovod's own strategy did.
+    Under horovodrun a Trainer with `devices` and `num_nodes` missing or 1 trains on the ranks that were started, as
+    Horovod's own strategy did.
     """
 
     strategy_name = NAME
@@ -141,7 +141,7 @@ class HorovodStrategy(_strategies.DDPStrategy):  # type: ignore[misc, unused-ign
 
     def setup_environment(self) -> None:
         if isinstance(self.cluster_environment, HorovodEnvironment) and not dist.is_initialized():
-            dist.init_process_group(self.process_group_backend, timeout=self._timeout)  # Lightning then takes this one
+            dist.init_process_group(self.process_group_backend, timeout=self._timeout)  # Lightning uses this group
         super().setup_environment()
 
 

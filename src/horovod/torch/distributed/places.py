@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an operation's tensors lie: in the memory of the host, or on a GPU, where a stream says when they are ready.
+"""Placement of an operation's tensors: in host memory, or on a GPU, where streams order the work.
 
-On a GPU an operation is over for the host when its work is launched. Whoever uses the result then lets its own stream
-wait; nobody waits for the GPU.
+On a GPU an operation is complete for the host when its work has been launched. A caller that uses the result makes its
+own stream wait; the host does not wait for the GPU.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ Tensor = torch.Tensor
 
 
 class Place:
-    """The memory of the host, where nothing has to be ordered."""
+    """Placement in host memory, where no stream has to be ordered."""
 
     device = -1
     stream = 0
 
     def launches_on(self, stream: int) -> None:
-        """The operation goes on a stream of the engine's, after what is on the caller's now."""
+        """Record that the engine launches the operation on its own stream, after the work now on the caller's."""
 
     def order(self, world: World) -> None:
-        """The operation is launched: let what its own stream does next come after it."""
+        """Make later work on the operation's stream wait for the operation, which has been launched."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """While it lasts, this thread's work goes to the operation's own stream."""
+        """Return a context in which this thread's work goes to the operation's stream."""
         return nullcontext()
 
     def has_more(self) -> None:
-        """Something was put on the operation's own stream that belongs to it."""
+        """Record that more work of the operation was put on its stream."""
 
     def follow(self, world: World) -> None:
-        """Let what this thread does next come after all that belongs to the operation."""
+        """Make later work on this thread's current stream wait for all work of the operation."""
 
     def keeps_memory(self) -> bool:
-        """Whether memory that is given back here and now is reused after the operation, once this thread follows it."""
+        """Return True if memory freed now is reused only after the operation, once this thread has called `follow`."""
         return True
 
     def outlive(self, tensors: Iterable[Tensor]) -> None:
-        """Nobody follows the operation: memory of other streams must not be given away before it is done."""
+        """Protect the tensors' memory from reuse until the operation is done, because no stream follows it."""
 
     def is_done(self) -> bool:
-        """Whether the device is done with a launched operation."""
+        """Return True if the device has finished a launched operation."""
         return True
 
     def future(self) -> Any:
         return torch.futures.Future()
 
     def complete_here(self) -> None:
-        """In the callback that completes a future: who waits for it comes after the operation."""
+        """Order streams that wait for a future after the operation. Call this in the future's first callback."""
 
     def take_output(self, world: World, handle: int, like: Tensor) -> Tensor:
-        """What the engine has allocated for the result, as a flat tensor. While `entered`."""
+        """Return the result that the engine has allocated as a flat tensor. Call it inside `entered`."""
         memory, _ = world.take_output(handle)
         return torch.frombuffer(memory, dtype=like.dtype) if memory.nbytes else like.new_empty(0)
 
     def when_done(self) -> Place:
-        """The same for an operation that is over for the host when the device is done with it."""
+        """Return the placement for an operation that is complete for the host only when the device has finished it."""
         return self
 
 
@@ -74,9 +74,9 @@ HOST = Place()
 
 
 class GpuPlace(Place):
-    """A GPU, and the stream that was current when the operation was called.
+    """Placement on a GPU, with the stream that was current when the operation was called.
 
-    `_stream` is where the operation itself goes: there, or on a stream of the engine's.
+    The operation itself runs on `_stream`: the caller's stream, or a stream of the engine's.
     """
 
     def __init__(self, device: int) -> None:
@@ -109,7 +109,7 @@ class GpuPlace(Place):
             torch.cuda.current_stream(self.device).wait_event(self._more)
 
     def keeps_memory(self) -> bool:
-        # torch reuses it in the order of the stream that it was taken on, which is the caller's.
+        # torch reuses memory in the order of the stream on which it was allocated, which is the caller's.
         return not self._beside or current_stream(self.device) == self.stream
 
     def outlive(self, tensors: Iterable[Tensor]) -> None:
@@ -126,8 +126,8 @@ class GpuPlace(Place):
         return torch.futures.Future(devices=[torch.device("cuda", self.device)])
 
     def complete_here(self) -> None:
-        # A future remembers the stream that is current when it gets its value. torch calls back on a stream of its own,
-        # which would be one more to wait; it restores its caller's afterwards.
+        # A future remembers the stream that is current when it gets its value, so make the operation's stream current.
+        # torch runs this callback on its own stream, which would have to wait, too, and later restores its caller's.
         before = torch.cuda.current_device()
         torch.cuda.set_stream(self._stream)
         torch.cuda.set_device(before)
@@ -143,7 +143,7 @@ class GpuPlace(Place):
 
 
 class DoneGpu(Place):
-    """A GPU that has nothing left to do: no stream has to wait."""
+    """Placement on a GPU that has finished the operation, so that no stream has to wait."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -158,7 +158,7 @@ def _engines_stream(device: int, stream: int) -> Any:
 
 
 def place_of(tensors: Sequence[Tensor]) -> Place:
-    """The one place of an operation's tensors."""
+    """Return the placement of an operation's tensors; raise ValueError if they are on several devices."""
     if all(tensor.is_cpu for tensor in tensors):
         return HOST
     devices = {tensor.device for tensor in tensors}
@@ -170,7 +170,7 @@ def place_of(tensors: Sequence[Tensor]) -> Place:
 
 
 def await_gpu(world: World, devices: Iterable[int]) -> None:
-    """Wait for all that the current streams of these GPUs hold, and for what was launched beside them."""
+    """Wait until these GPUs have finished the work on their current streams, and the engine's work beside them."""
     for device in devices:
         refuse_capture()
         world.let_wait(device, current_stream(device))

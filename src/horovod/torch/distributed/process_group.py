@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group that torch holds: torch's method names, old and new, over `Collectives`.
+"""Process group class for torch: torch's method names, old and new, implemented by `Collectives`.
 
-torch calls these methods from Python and, for DDP and the functional collectives, from C++ by their names.
+torch calls these methods from Python. DDP and the functional collectives also call them from C++, by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version
 
 
 class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
-    """A group of ranks over the engine."""
+    """Process group whose collectives the engine runs."""
 
     def __init__(self, channel: Channel, timeout_s: float, name: str) -> None:
         super().__init__(channel.rank, channel.size)
@@ -35,7 +35,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._collectives = Collectives(channel)
         self._timeout_s = timeout_s
         self._coalesced: list[dist.Work] | None = None
-        self._gpus: set[int] = set()  # on which tensors have lain
+        self._gpus: set[int] = set()  # GPUs that tensors of this group's operations have been on
 
     # Reductions
 
@@ -76,7 +76,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # Movements
+    # Collectives that move data
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         root = opts if isinstance(opts, int) else opts.rootRank
@@ -91,7 +91,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._begun(self._collectives.all_gather_list(request, parts, given))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        """`outputs[i][r]` gets the i-th input of rank r."""
+        """Gather several tensors; `outputs[i][r]` receives the i-th input of rank r."""
         request = self._request("all_gather_coalesced", inputs, opts)
         pairs = zip(outputs, inputs, strict=True)
         return self._begun(
@@ -134,10 +134,10 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         request = self._request("scatter", [output, *parts], opts)
         return self._begun(self._collectives.scatter(request, output, parts, root))
 
-    # Meetings, and point to point
+    # Barrier, and point to point
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Of the hosts; their GPUs must have come to it too, as far as the group's tensors lay there."""
+        """Wait for all ranks, each of which first waits for the group's work on its GPUs."""
         request = self._request("barrier", (), opts, timeout)
         try:
             places.await_gpu(self._channel.world, self._gpus)
@@ -162,7 +162,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         request = self._request(f"send to rank {peer}" if sends else f"recv from rank {peer}", tensors)
         return self._begun(self._collectives.transfer(request, tensor, peer, tag, sends))
 
-    # Coalescing: operations start at once, and are waited for together.
+    # Coalescing: operations start at once, and one call waits for all of them.
 
     def _start_coalescing(self, device: Any = None) -> None:
         self._coalesced = []
@@ -176,10 +176,10 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._coalesced.append(work)
         return work if WORK_SURVIVES_CPP else as_cpp_work(work)
 
-    # Life
+    # Shutdown
 
     def shutdown(self) -> None:
-        """Leave the group: what is pending fails, here and, if it needs this rank, elsewhere."""
+        """Leave the group: pending operations fail on this rank, and on other ranks if they need this rank."""
         self._channel.close()
         self._collectives.completion.close()
 
@@ -192,10 +192,10 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def __del__(self) -> None:
         collectives = getattr(self, "_collectives", None)
-        if collectives is not None:  # torch below 2.5 destroys a group by forgetting it
+        if collectives is not None:  # torch below 2.5 destroys a group by dropping it
             self.shutdown()
 
-    # Questions
+    # Properties
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return "horovod"
@@ -203,7 +203,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def name(self) -> str:
         return "horovod"
 
-    # torch keeps a group's devices and name in its C++ back ends, of which this one has none.
+    # torch keeps a group's devices and name in its C++ backends; this group has none, so it answers itself.
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -237,7 +237,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._group_description
 
     def _set_sequence_number_for_group(self) -> None:
-        """Operations are numbered anyway."""
+        """Ignore the call, because the channel numbers operations."""
 
     def _request(
         self, operation: str, tensors: Sequence[Tensor], opts: Any = None, timeout: timedelta | None = None
@@ -247,7 +247,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._gpus.add(place.device)
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
         limit_s = seconds(given) if given is not None else 0.0
-        # torch below 2.7 does not tell whether the caller waits.
+        # torch below 2.7 does not say whether the caller waits.
         will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
         return Request(operation, limit_s if limit_s > 0 else self._timeout_s, will_wait, place)
 

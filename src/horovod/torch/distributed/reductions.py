@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's reduce operations in terms of the engine's."""
+"""Conversion of torch's reduce operations to the engine's."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def kind_of(op: Any) -> Any:
-    """The plain enumeration value of a ReduceOp, which may carry a factor."""
+    """Return the plain enumeration value of a ReduceOp, which may carry a factor."""
     return getattr(op, "op", op)
 
 
 def engine_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
-    """What the engine is asked for; None for a bitwise operation, which the ranks do themselves."""
+    """Return the engine's reduction, or None for a bitwise operation, which the ranks compute themselves."""
     kind = kind_of(op)
     if dtype == torch.bool:
         found = _BOOL.get(kind)
@@ -63,5 +63,5 @@ def engine_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
 
 
 def bitwise(op: Any, rows: Tensor) -> Tensor:
-    """The bitwise operation over the first dimension."""
+    """Return the bitwise operation over the first dimension."""
     return reduce(_BITWISE[kind_of(op)], rows.unbind(0))

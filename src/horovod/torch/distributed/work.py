@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way, as torch knows them: something to wait for, or a future for those who want to be called."""
+"""Operations in flight as torch's Work objects, which a caller waits for or gets a future of."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 _Work: Any = dist.Work  # its type stubs differ from one version of torch to the next
 
-# Older versions forget the Python half of a Work that passes through C++ (DDP does that), and then wait for ever.
+# torch below 2.9 drops the Python half of a Work that passes through C++, as in DDP, and then waits indefinitely.
 WORK_SURVIVES_CPP = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
 _NO_LIMIT_GIVEN = timedelta(0)
-# The rank that knows who is missing gives its verdict at the limit; the others wait a little longer for it.
+# At the timeout the leader reports which ranks are missing; other ranks wait a little longer to receive this report.
 _VERDICT_SLACK_S = 2.0
 
 
 class Work(_Work):  # type: ignore[misc]
-    """One operation: a flight through the engine, and its outcome.
+    """One operation and its outcome.
 
-    Whoever needs the result sees to its end: the waiting caller, who then drives the engine himself, or the group's
-    completion threads if somebody asked for a future. On a GPU the host has the result when its work is launched.
+    A waiting caller completes the operation and meanwhile drives the engine. If the caller has asked for a future, the
+    group's completion threads complete the operation. On a GPU an operation is complete for the host when it is
+    launched.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Work(_Work):  # type: ignore[misc]
     # What torch calls
 
     def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
-        """Block until done. A limit of the caller's own is his affair; the group's limit ends the group."""
+        """Block until done. If the caller's `timeout` passes, raise an error; if the group's does, end the group."""
         if timeout > _NO_LIMIT_GIVEN and not self.advance(seconds(timeout), followed=True):
             raise ProcessGroupError(f"{self._request.operation} is not done after {timeout.total_seconds():g} s")
         while not self.advance(max(0.0, self._deadline - time.monotonic()), followed=True):
@@ -89,7 +90,7 @@ class Work(_Work):  # type: ignore[misc]
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether nothing is left to do, on the GPU either."""
+        """Return True if nothing is left to do, on the GPU either."""
         return self.advance(0.0) and (self._error is not None or self._place.is_done())
 
     def is_success(self) -> bool:
@@ -108,7 +109,7 @@ class Work(_Work):  # type: ignore[misc]
         with self._lock:
             if self._future is not None:
                 return self._future
-            # An exception that a callback raises also reaches those who wait in C++; set_exception's does not.
+            # An error that a callback raises reaches callers that wait in C++, too; one from set_exception() does not.
             self._trigger = self._place.future()
             self._future = self._trigger.then(self._outcome)
             done = self._done
@@ -119,24 +120,27 @@ class Work(_Work):  # type: ignore[misc]
         return self._future
 
     def then(self, finish: Callable[[], None], results: list[Tensor]) -> Work:
-        """This operation with a last step, before anybody has waited for it."""
+        """Append a last step to this operation. Call it before any thread waits for the operation."""
         self._flight.then(finish, results)
         self._results = results
         return self
 
     def __del__(self) -> None:
-        """Nobody waits any more, but the engine still works on the tensors."""
+        """Leave an unfinished operation to the channel, because the engine still works on the tensors."""
         if not self._done:
             self._channel.keep_until_done(self._flight)
 
     # What the completion threads call
 
     def advance(self, limit_s: float, followed: bool = False) -> bool:
-        """Wait for a while; whether it is done, well or not. `followed`: the caller then follows it on its stream."""
+        """Wait for at most `limit_s`. Return True if the operation has ended, successfully or not.
+
+        `followed` means that the caller makes its stream wait for the operation next.
+        """
         if self._done:
             return True
         if not self._lock.acquire(timeout=limit_s):
-            return self._done  # somebody else waits, and will see to it
+            return self._done  # another thread waits, and will complete the operation
         try:
             if not self._done and (self._flight.wait(limit_s) or self._give_up_if_late()):
                 self._end(followed)
@@ -145,7 +149,7 @@ class Work(_Work):  # type: ignore[misc]
             self._lock.release()
 
     def fulfil(self) -> None:
-        """Give the outcome to the future. Runs the callbacks of whoever holds it, which may take long."""
+        """Set the outcome of the future, which runs its callbacks and so may take long."""
         self._trigger.set_result(None)
 
     def _outcome(self, _: Any) -> list[Tensor]:
@@ -157,7 +161,7 @@ class Work(_Work):  # type: ignore[misc]
     def _give_up_if_late(self) -> bool:
         if time.monotonic() < self._deadline:
             return False
-        # The engine may still write to the tensors: only a world that is closed leaves them alone.
+        # The engine may still write to the tensors, and leaves them alone only when its world is closed.
         why = f"{self._request.operation} was not done after {self._request.timeout_s:g} s, the time limit of the group"
         self._channel.fail(why)
         self._error = ProcessGroupError(why + self._channel.where(), operation=self._request.operation)
@@ -173,19 +177,19 @@ class Work(_Work):  # type: ignore[misc]
                 self._error = self._channel.error(self._request, error)
             except Exception as error:
                 self._error = error
-        if not followed:  # else after that
+        if not followed:  # else the caller releases it after its stream has been ordered
             self._flight.release(followed=False)
         self._done = True
 
 
 def as_cpp_work(work: Any) -> Any:
-    """The same operation as an object of torch's own; its errors are plain RuntimeErrors with our text."""
+    """Return the operation as an object of torch's C++ class; its errors are RuntimeErrors with our text."""
     functions: Any = _distributed_c10d
     return functions._create_work_from_future(work.get_future())
 
 
 class WorkList(_Work):  # type: ignore[misc]
-    """Several operations that are waited for as one."""
+    """Several operations that one call waits for."""
 
     def __init__(self, works: Sequence[dist.Work]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sampler that remembers what of an epoch has been processed, and shares out only the rest when workers change."""
+"""Sampler that records which samples of an epoch are processed, and divides only the others when workers change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
-        # Not super().__init__, whose argument came and went with the versions of torch.
+        # Do not call super().__init__, because its parameter differs between versions of torch.
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
@@ -35,7 +35,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Say that every rank has processed a batch. The order of the rest does not change until the next reset."""
+        """Record that every rank has processed a batch. The order of the rest does not change until the next reset."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
@@ -47,7 +47,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Share out what is not processed among the ranks that there are now."""
+        """Divide the samples that are not processed among the present ranks."""
         self.num_replicas = size()
         self.rank = rank()
         order = list(range(len(self.dataset)))

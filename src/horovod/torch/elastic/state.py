@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a PyTorch training: models, optimizers, samplers, schedulers, and any Python values beside them.
+"""State of a PyTorch training: models, optimizers, samplers, schedulers, and any other Python values.
 
-A handler knows how one kind of object is saved, restored and synchronised; the registry says which kind gets which.
+A handler saves, restores and synchronises one kind of object. The registry maps types to handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOOK = "comm_hook"
 
 
 def _copy_tensor(old: Any, value: Any) -> Any:
-    """See slots.CopyLeaf. Tensors that say more than their values (gradients, subclasses) are copied as objects."""
+    """Copy a tensor, into `old` if it fits (slots.CopyLeaf); tensors with more than values are copied as objects."""
     if type(value) is not torch.Tensor or value.requires_grad or value.layout != torch.strided:
         return NotImplemented
     if type(old) is torch.Tensor and _is_like(old, value):
@@ -41,12 +41,15 @@ def _same_form(old: torch.Tensor, value: torch.Tensor) -> bool:
     return old.shape == value.shape and old.stride() == value.stride()
 
 
-_copied_from: set[int] = set()  # GPUs with copies to the host under way
+_copied_from: set[int] = set()  # GPUs with copies to the host in flight
 
 
 def _copy_to_host(old: Any, value: Any) -> Any:
-    """The same, but what lies on a GPU is copied to pinned memory of the host if the user wants it there. Small tensors
-    stay: they may be what load_state_dict takes as it is (a learning rate), and would only cost time."""
+    """Copy a tensor, from a GPU to pinned host memory if the user wants commits there (slots.CopyLeaf).
+
+    Small tensors stay on the GPU, because load_state_dict may use them as they are (a learning rate) and moving them
+    only costs time.
+    """
     if type(value) is not torch.Tensor or not _belongs_on_host(value):
         return _copy_tensor(old, value)
     fits = type(old) is torch.Tensor and old.is_cpu and old.dtype == value.dtype and _same_form(old, value)
@@ -69,13 +72,13 @@ def _pinned_like(value: torch.Tensor) -> torch.Tensor:
 
 
 def _await_copies() -> None:
-    """Copies to the host are under way until the GPU is done with them."""
+    """Wait until the GPUs have finished the copies to the host."""
     while _copied_from:
         torch.cuda.synchronize(_copied_from.pop())
 
 
 class StateHandler:
-    """Saves, restores and synchronises one object, `value`."""
+    """Handler that saves, restores and synchronises one object, `value`."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -93,15 +96,15 @@ class StateHandler:
         """Adapt the object to a new set of workers."""
 
     def set_value(self, value: Any) -> None:
-        """Handle another object from now on, and save it."""
+        """Handle another object from now on, and save its state."""
         self.value = value
         self.save()
 
 
 class StateDictHandler(StateHandler):
-    """For what has state_dict and load_state_dict, both of plain values: learning rate schedulers, gradient scalers."""
+    """Handler for objects with state_dict and load_state_dict, such as learning rate schedulers."""
 
-    # Where tensors are copied to. Not all objects put what they load back where it was.
+    # Tensors are copied on their own device by default, because not all objects move what they load back to it.
     _copy_leaf = staticmethod(_copy_tensor)
 
     def __init__(self, value: Any) -> None:
@@ -118,7 +121,7 @@ class StateDictHandler(StateHandler):
         self.slots.keep()
 
     def prepare(self) -> None:
-        """Copy what is to be saved; `slots.keep` then does."""
+        """Copy the state; `slots.keep` then makes the copy the saved one."""
         with torch.no_grad():
             self.slots.prepare(self._state())
         if self._copy_leaf is _copy_to_host:
@@ -131,12 +134,12 @@ class StateDictHandler(StateHandler):
         self.value.load_state_dict(state)
 
     def load(self, saved: Any) -> None:
-        """Take over what an earlier job saved."""
+        """Restore what an earlier job saved."""
         self._load_state(saved)
         self.save()
 
     def restore(self) -> None:
-        # A copy: objects keep what they load, and change it in place afterwards.
+        # Load a copy, because objects keep what they load and change it in place later.
         self._load_state(copy.deepcopy(self._saved_state))
 
     def sync(self) -> None:
@@ -153,7 +156,8 @@ class ModelStateHandler(StateDictHandler):
     def sync(self) -> None:
         state = self.value.state_dict()
         broadcast_parameters(state, root_rank=0)
-        if not all(isinstance(value, torch.Tensor) for value in state.values()):  # extra state is not in place
+        # Extra state, which is not a tensor, was not synchronised in place.
+        if not all(isinstance(value, torch.Tensor) for value in state.values()):
             self.value.load_state_dict(state)
         self.save()
 
@@ -165,7 +169,7 @@ class OptimizerStateHandler(StateDictHandler):
         super().__init__(optimizer)
 
     def _state(self) -> Any:
-        """Return the optimizer's state, with that of its communication hook, which each rank keeps for itself."""
+        """Return the optimizer's state with that of its communication hook, which each rank keeps for itself."""
         state, hook = self.value.state_dict(), self._hook()
         return {**state, _HOOK: hook.state_dict()} if hasattr(hook, "state_dict") else state
 
@@ -219,7 +223,7 @@ class TorchState(ObjectState):
         confirm(default_context)
         for name, handler in self._handlers.items():
             if name not in self._with_slots():
-                handler.save()  # a user's own, which may fail: nothing else has changed yet
+                handler.save()  # a user's own handler may raise, so run it while nothing else has changed
         for handler in self._with_slots().values():
             handler.slots.keep()
         super()._keep()
@@ -258,7 +262,7 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Take over rank 0's state, all of it or nothing: a commit is never half of one and half of another."""
+        """Take over rank 0's state completely or not at all, so that a commit never mixes two states."""
         marks = {name: handler.slots.mark for name, handler in self._with_slots().items()}
         try:
             for handler in self._handlers.values():
@@ -282,7 +286,7 @@ class TorchState(ObjectState):
 
 Registry = list[tuple[Any, Any]]
 
-# The first entry whose type (or tuple of types) fits an object decides on its handler.
+# The first entry whose type (or tuple of types) matches an object determines its handler.
 _handler_registry: Registry = [
     (ElasticSampler, SamplerStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
@@ -293,12 +297,12 @@ _handler_registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """The list of (type, handler class) by which TorchState finds handlers."""
+    """Return the list of (type, handler class) in which TorchState finds handlers."""
     return _handler_registry
 
 
 def set_handler_registry(registry: Registry) -> None:
-    """Replace the list, for states that are made from now on."""
+    """Replace the list of handlers for states that are made from now on."""
     global _handler_registry
     _handler_registry = registry
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients on their way from backward() to step(): the reducer, over rounds (what ranks agree on) and flights."""
+"""Reduction of gradients between backward() and step(); `reducer` combines `rounds` (agreement) and `flights`."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients as views of memory that ranks share, so that nothing is copied on the way to the others.
+"""Gradients as views of memory that ranks share, so that they are reduced without copies.
 
-Ranks of a host share its memory; ranks that share a GPU, the GPU's. Worth it on the host for those who keep gradients
-between steps, zero_grad(set_to_none=False): then autograd itself writes there. A gradient that autograd has made
-elsewhere is copied to its place once.
+Ranks of a host share its memory; ranks that use one GPU share the GPU's. On the host this pays if the program keeps
+gradients between steps with zero_grad(set_to_none=False), because autograd then writes into the shared memory. A
+gradient that autograd has allocated elsewhere is copied into the shared memory once.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from horovod.torch.gradients import gpu_memory
 
 Tensor = torch.Tensor
 
-_ALIGNMENT = 64  # a cache line: no two gradients share one
+_ALIGNMENT = 64  # a cache line, so that no two gradients share one
 
 
 def is_on_gpu(parameter: Tensor) -> bool:
-    """Whether its gradient may lie in a GPU's memory that ranks share."""
+    """Return True if this parameter's gradient may lie in GPU memory that ranks share."""
     return parameter.is_cuda
 
 
 class GradientBuckets:
-    """One run of memory for each device, with a place for each parameter's gradient, strides as the parameter's."""
+    """Shared memory for gradients: one block per device, holding a view with the parameter's strides for each."""
 
     def __init__(self, parameters: Sequence[Tensor], process_set: ProcessSet) -> None:
-        self._on_host: list[tuple[int, Tensor]] = []  # with their numbers
+        self._on_host: list[tuple[int, Tensor]] = []  # parameters in host memory, with their numbers
         self._on_gpus: dict[torch.device, list[Tensor]] = {}
         for number, parameter in enumerate(parameters):
             if is_on_gpu(parameter):
@@ -43,10 +43,10 @@ class GradientBuckets:
         self._process_set = process_set
         self._places: dict[Tensor, Tensor] = {}
         self._world: object = None
-        self._unsettled: list[torch.device] = []  # GPUs that have no memory for us yet
+        self._unsettled: list[torch.device] = []  # GPUs whose shared memory is not decided yet
 
     def put_places_into(self, table: GradientTable) -> None:
-        """See to it that the places exist, and that the table knows those on the host by their parameters' numbers."""
+        """Make the views if this generation has none yet, and enter the host's views into the table."""
         # Memory belongs to the generation that allocated it.
         if self._world is not default_context.world:
             before, self._places = self._places, {}
@@ -59,7 +59,7 @@ class GradientBuckets:
             self._unsettled = [device for device in self._unsettled if not self._settle(device)]
 
     def adopt(self, parameters: Sequence[Tensor]) -> bool:
-        """See to it that parameters' gradients lie in their places. Whether any on the host was elsewhere."""
+        """Move gradients into their views. Return True if any in host memory was elsewhere."""
         moved = [it for it in parameters if self._is_elsewhere(it)]
         if not moved:
             return False
@@ -67,7 +67,7 @@ class GradientBuckets:
         with torch.no_grad():
             for parameter in on_host:
                 self._places[parameter].copy_(parameter.grad)  # type: ignore[arg-type]
-            for device in self._on_gpus:  # few kernels for many gradients
+            for device in self._on_gpus:  # one call per device launches few kernels for many gradients
                 here = [it for it in moved if is_on_gpu(it) and it.device == device]
                 if here:
                     torch._foreach_copy_([self._places[it] for it in here], [it.grad for it in here])  # type: ignore[misc]
@@ -80,7 +80,7 @@ class GradientBuckets:
         return grad is not None and not grad.is_sparse and place is not None and grad is not place
 
     def _settle(self, device: torch.device) -> bool:
-        """Whether it is known by now if the ranks share this GPU's memory; if they do, gradients live there."""
+        """Return True if ranks know by now whether they share this GPU's memory. If they do, make the views there."""
         parameters = self._on_gpus[device]
         try:
             memory = gpu_memory.allocate(self._process_set, device, _layout(parameters)[-1])
@@ -93,7 +93,7 @@ class GradientBuckets:
         return True
 
     def _make_places_on_host(self, before: dict[Tensor, Tensor]) -> None:
-        """Gradients that lie in places of an earlier generation move."""
+        """Make the views in host memory. Gradients in views of an earlier generation move to the new ones."""
         if not self._on_host:
             return
         parameters = [parameter for _, parameter in self._on_host]
@@ -104,13 +104,13 @@ class GradientBuckets:
     def _make_places(self, parameters: Sequence[Tensor], memory: Tensor) -> None:
         for parameter, start in zip(parameters, _layout(parameters), strict=False):
             run = memory[start : start + parameter.numel() * parameter.element_size()].view(parameter.dtype)
-            # What zeros_like would give: the parameter's strides if it is dense, else contiguous ones.
+            # The strides that zeros_like would give: the parameter's if it is dense, else contiguous ones.
             strides = torch.empty_like(parameter, device="meta").stride()
             self._places[parameter] = run.as_strided(parameter.shape, strides, run.storage_offset())
 
 
 def _layout(parameters: Sequence[Tensor]) -> list[int]:
-    """Where the place of each begins, and the end."""
+    """Return the offset in bytes at which each parameter's view begins, and finally the total size."""
     starts = [0]
     for parameter in parameters:
         size = parameter.numel() * parameter.element_size()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several optimizers exchange with other ranks at the same time, each going on as soon as it has its answer.
+"""Exchanges of several optimizers with other ranks at one time, each of which continues as soon as its answer arrives.
 
-A rank that waited for one optimizer before it begins with the next would block a rank that has only the next one to
-reduce, and that comes to the first one later. So a conversation is a generator: it yields what it waits for and is sent
-the answer.
+A rank must not wait for one optimizer before it begins with the next: another rank may reduce only the next one now and
+the first one later, and would block. So a conversation is a generator: it yields what it waits for and is sent the
+answer.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _SLICE_S = 0.001
 
 
 class Awaited(Protocol):
-    """What a conversation yields: an exchange, or collectives of communication hooks."""
+    """Object that a conversation yields: an exchange, or collectives of communication hooks."""
 
     def is_complete(self) -> bool:
         """Return True if `answer` would not block."""
 
     def wait(self, limit_s: float) -> bool:
-        """Wait for at most this long. Return True if `answer` would not block."""
+        """Wait for at most `limit_s`. Return True if `answer` would not block."""
 
     def answer(self) -> bytes:
-        """Wait and return the answer, all ranks' messages combined. Once only."""
+        """Wait and return the answer, all ranks' messages combined. Call it only once."""
 
 
-Asking = Generator[Awaited, bytes, T]  # a part of a conversation with a result
+Asking = Generator[Awaited, bytes, T]  # part of a conversation, with a result
 Conversation = Generator[Awaited, bytes, None]
-Questions = Generator[bytes, bytes, T]  # yields messages, is sent all ranks' messages combined
+Questions = Generator[bytes, bytes, T]  # yields messages and is sent all ranks' messages combined
 
 
 def ask(questions: Questions[T], place: Place, optimizer: KnownOptimizer, topic: str) -> Asking[T]:
-    """Exchange what the questions yield, and return their result."""
+    """Exchange the messages that `questions` yields, and return its result."""
     try:
         message = next(questions)
         while True:
@@ -50,7 +50,7 @@ def ask(questions: Questions[T], place: Place, optimizer: KnownOptimizer, topic:
 
 
 def hold(conversations: Sequence[Conversation]) -> None:
-    """Begin all of them, then carry each on as other ranks answer. The first failure is raised when all have ended."""
+    """Begin all conversations, continue each when its answer arrives, then raise the first failure."""
     failure: Exception | None = None
     waiting: list[tuple[Conversation, Awaited]] = []
     steps: list[tuple[Conversation, Awaited | None]] = [(conversation, None) for conversation in conversations]
@@ -69,18 +69,18 @@ def hold(conversations: Sequence[Conversation]) -> None:
         if failure is not None:
             raise failure
     finally:
-        del failure  # this frame and its traceback would hold each other, and with them all that callers have
+        del failure  # the frame and its traceback refer to each other, and would keep alive all that the callers hold
 
 
 def hold_one(conversation: Conversation) -> None:
-    """Hold a single conversation."""
+    """Run a single conversation to its end."""
     pending = _go_on(conversation, None)
     while pending is not None:
         pending = _go_on(conversation, pending)
 
 
 def _wait_for_any(awaited: Sequence[Awaited]) -> int:
-    """Wait until any of them is complete, and return its place in the list."""
+    """Wait until one of them is complete, and return its index in the list."""
     exchanges = [it.exchange for it in awaited if isinstance(it, Pending) and isinstance(it.exchange, Exchange)]
     if len(exchanges) == len(awaited):
         return Exchange.wait_for_any(exchanges)
@@ -92,7 +92,7 @@ def _wait_for_any(awaited: Sequence[Awaited]) -> int:
 
 
 def _go_on(conversation: Conversation, pending: Awaited | None) -> Awaited | None:
-    """Begin a conversation, or give it its answer. Return what it waits for next; None: it has ended."""
+    """Begin a conversation, or send it its answer. Return what it waits for next, or None if it has ended."""
     try:
         if pending is None:
             return next(conversation)
@@ -106,7 +106,7 @@ def _go_on(conversation: Conversation, pending: Awaited | None) -> Awaited | Non
 
 
 def in_spite_of_failures(steps: Iterable[Callable[[], None]]) -> None:
-    """Run all steps, even if one fails. The first failure is raised."""
+    """Run all steps, even if one fails, then raise the first failure."""
     failure: Exception | None = None
     for step in steps:
         try:
@@ -117,6 +117,6 @@ def in_spite_of_failures(steps: Iterable[Callable[[], None]]) -> None:
         if failure is not None:
             raise failure
     finally:
-        # This frame and the failure's traceback would hold each other. Until Python's garbage collector runs, they
-        # would keep all that the callers have: gradients in the memory of a world that is over, results of the user.
+        # Break the cycle of this frame and the failure's traceback, which would keep alive all that the callers hold.
+        # Among this may be gradients in the memory of a world that has ended.
         del failure

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameter makes the optimizers of ranks different, after their first exchanges have not found each other."""
+"""Search for the parameter in which ranks' optimizers differ, after their first exchanges did not match each other."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import allgather_object
 from horovod.torch.gradients.known_optimizers import KnownOptimizer
 
-_IN_EXCHANGE = re.compile(r"rank (\d+) in backward\(\) or step\(\) of the optimizer")  # as the engine describes it
+_IN_EXCHANGE = re.compile(r"rank (\d+) in backward\(\) or step\(\) of the optimizer")  # the engine's wording
 _NO_PARAMETER = "missing"
 
-Described = Mapping[str, str]  # parameters' types and shapes by their names
+Described = Mapping[str, str]  # type and shape of each parameter, by its name
 
 
 def find(optimizer: KnownOptimizer, error: str) -> str | None:
-    """Describe a parameter that differs. `error`: the engine's, which all ranks in it have been sent.
+    """Describe a parameter that differs.
 
-    Return None if another rank of the optimizer's process set was not in an optimizer's exchange, and so would not
-    come here, or if the parameters are the same.
+    `error` is the engine's message, which all ranks in the exchange have received. Return None if the parameters are
+    equal. Also return None if another rank of the optimizer's process set was not in an optimizer's exchange, because
+    that rank does not call this function and so would not answer.
     """
     ranks = optimizer.process_set.ranks or []
     if {int(rank) for rank in _IN_EXCHANGE.findall(error)} != set(ranks):
@@ -30,11 +31,11 @@ def find(optimizer: KnownOptimizer, error: str) -> str | None:
             ranks, allgather_object(optimizer.described(), "DistributedOptimizer.compare", optimizer.process_set)
         )
     except HorovodInternalError:
-        return None  # a rank was in the exchange of another process set: what is known already has to do
+        return None  # a rank was in an exchange of another process set, so leave the error without this detail
 
 
 def first_difference(ranks: Sequence[int], described: Sequence[Described]) -> str | None:
-    """Name the first parameter that is not the same on all ranks, in the order of the first rank."""
+    """Describe the first parameter that is not equal on all ranks, in the first rank's order."""
     names = dict.fromkeys(name for one in described for name in one)
     for name in names:
         first = described[0].get(name, _NO_PARAMETER)

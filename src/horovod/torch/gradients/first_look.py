@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks compare once, in the first exchange of an optimizer and in the first one of a new era.
+"""Comparisons that ranks make once, in the first exchange of an optimizer and in the first one of a new era.
 
-Do they have the same parameters, and do names tell the optimizer from others?
+Ranks compare their parameters, and find out whether the parameters' names tell the optimizer from others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Named = Sequence[tuple[str, torch.Tensor | None]]
 
 
 class FirstLook:
-    """The comparisons of one optimizer: which are still to be made, and what they have found."""
+    """Comparisons of one optimizer: those still to be made, and what the last one found."""
 
     def __init__(self, optimizer: KnownOptimizer, checks_parameters: bool) -> None:
         self._optimizer = optimizer
         self._may_check = checks_parameters
-        self._checks = checks_parameters  # with the next message
-        self._checks_twins = checks_parameters  # with the next message, if another optimizer could be confused with it
-        self._joins = default_context.joins  # that this optimizer knows of
+        self._checks = checks_parameters  # compare parameters in the next message
+        self._checks_twins = checks_parameters  # compare in the next message if there is a twin (Names.TWINS)
+        self._joins = default_context.joins  # hvd.join() calls that this optimizer has taken into account
         self._after_join = False
         self._check: ParameterCheck | None = None
         self._warning: str | None = None
@@ -49,7 +49,7 @@ class FirstLook:
         self._joins = default_context.joins
 
     def said(self, trained: Callable[[], Named]) -> bytes:
-        """Return what this rank has to say in its message. `trained`: gives what ParameterCheck takes."""
+        """Return this rank's part of the message; `trained` returns the parameters for a ParameterCheck."""
         names = self._optimizer.names()
         if self._checks or (self._checks_twins and names is Names.TWINS):
             self._check = ParameterCheck(trained())
@@ -57,20 +57,21 @@ class FirstLook:
         return SAID_BEFORE if names is Names.OWN else Look(names=names).packed()
 
     def is_over(self) -> None:
-        """Note that all ranks have heard what this one had to say."""
+        """Record that all ranks have received this rank's message."""
         self._checks = self._checks_twins = self._after_join = False
         self._check = None
 
     def find_difference(self, seen: Seen, place: Place) -> Conversation:
-        """Find which parameter differs. All ranks have heard that one does.
+        """Find the parameter that differs, after the combined messages have shown that one does.
 
-        Optimizers whose parameters have the same names, shapes and types may have been swapped: then all ranks raise.
+        If parameters of two optimizers have equal names, shapes and types, ranks may use the optimizers in different
+        orders: then all ranks raise an error. In other cases one rank keeps a warning for warn().
         """
         check = self._check or ParameterCheck([(name, None) for name in self._optimizer.parameter_names])
         if seen.names is Names.TWINS and not seen.after_join:
             difference = yield from ask(check.find(), place, self._optimizer, _TOPIC)
             if difference is not None:
-                self._optimizer.disagree()  # so that it is an error again, should the program go on
+                self._optimizer.disagree()  # so that ranks compare again if the program catches the error and goes on
                 raise HorovodMismatchError(difference.described(OF_TWINS, self._both()))
             return
         ranks = self._optimizer.process_set.ranks or ()
@@ -83,7 +84,7 @@ class FirstLook:
                 self._warning += f" It is the name of a parameter of two optimizers: {self._both()}."
 
     def warn(self) -> None:
-        """Warn of what was found, on the one rank that is to do so."""
+        """Show the warning about the difference that was found; only one rank has one."""
         warning, self._warning = self._warning, None
         if warning is not None:
             user_warnings.warn(warning)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of gradients that are under way: how one is handed to the engine, and how its result gets into place.
+"""Reductions of gradients that are in flight: how a gradient is submitted, and how its result is put in place.
 
-Dense gradients in host memory travel many to a call; those of groups, sparse ones and those of devices go other ways.
+One call submits many dense gradients in host memory. Groups, sparse gradients and gradients on devices go other ways.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from horovod.torch.lazy_bits import resolve
 from horovod.torch.sparse import sparse_allreduce
 
 Tensor = torch.Tensor
-# A gradient, its tensor, what is sent for it, the compressor's context, the shape of what is sent in memory order.
+# A gradient, its tensor, the tensor that is sent, the compressor's context, the sent tensor's shape in memory order.
 Cargo = tuple[Gradient, Tensor, Tensor, Any, tuple[int, ...]]
 
 
 class Flights:
-    """What has been started and not yet been waited for."""
+    """Reductions of one optimizer that have been started and not yet been waited for."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Flights:
         return bool(self._finishers)
 
     def attach(self, hook: CommHook, limit_bytes: int) -> None:
-        """Reduce gradients by a communication hook from now on, each in the memory that autograd gives it."""
+        """Reduce gradients by a communication hook from now on, in the memory that autograd allocates for them."""
         self.comm_hook.attach(hook, limit_bytes)
         if not self.comm_hook.leaves_gradients:
             self._homes = None
@@ -79,7 +79,10 @@ class Flights:
             group.waiting.clear()
 
     def make_bundle(self, numbers: Sequence[int]) -> int:
-        """Propose to bundle what is small of those; 0, or a key that is the same on ranks that propose the same."""
+        """Propose to bundle the small ones of these gradients. Return a key of the bundle, or 0 if there is none.
+
+        The key is equal on all ranks that propose an equal bundle.
+        """
         if not self._gradients.bundles:
             return 0
         if self._buckets is not None:
@@ -89,10 +92,12 @@ class Flights:
     def start(
         self, numbers: Sequence[int], will_wait: bool, are_last: bool, bundled: bool, watches_writes: bool = False
     ) -> None:
-        """Begin to reduce gradients that have arrived; one of a group waits for the others, unless these are the last.
+        """Begin to reduce gradients that are due.
 
-        `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them. `bundled`:
-        all ranks send the bundle that the table has made. `watches_writes`: the program runs on meanwhile.
+        A gradient of a group waits until the whole group is due, or until no more gradients follow (`are_last`).
+        `will_wait` means that the calling thread waits for the results next, so that no thread has to be woken to drive
+        the reductions. `bundled` means that all ranks send the bundle that the table has made. `watches_writes` means
+        that the program runs on while gradients are reduced.
         """
         self._watches_writes = watches_writes
         if numbers:
@@ -116,19 +121,19 @@ class Flights:
             self._submit(cargo, device, will_wait)
 
     def wait(self) -> None:
-        """Wait for all of them, even if one fails. The first failure is raised."""
+        """Wait for all reductions, even if one fails, then raise the first failure."""
         finishers, self._finishers = self._finishers, []
-        changed = self._writes.changed()  # before results are put in place
+        changed = self._writes.changed()  # first, because copying results counts as a write
         in_spite_of_failures([*finishers, partial(refuse, changed)])
 
     def _watch(self, gradients: Iterable[Gradient], grads: Iterable[Any]) -> None:
         if self._watches_writes:
             self._writes.watch((it.full_name, grad) for it, grad in zip(gradients, grads, strict=True))
 
-    # Ways to go
+    # Submission paths
 
     def _start_plain(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> list[int]:
-        """Those that are just memory, in one native call. The numbers of the others."""
+        """Submit gradients that need no preparation in one native call. Return the numbers of the others."""
         bundle = self._optimizer.bundle_name if bundled else None
         sent: list[int] = []
         grads: list[Tensor] = []
@@ -153,13 +158,13 @@ class Flights:
         return others
 
     def _adopt(self, numbers: Sequence[int], buckets: GradientBuckets) -> bool:
-        """Put gradients where they belong that autograd has made elsewhere. Whether any of them may be plain now."""
+        """Move these gradients into their bucket views. Return True if any on the host was elsewhere."""
         return buckets.adopt([self._gradients[number].parameter for number in numbers])
 
     def _start_unusual(self, gradient: Gradient, cargoes: dict[torch.device, list[Cargo]]) -> None:
         gathers_rows = gradient.sparse and not self._reduction.sparse_as_dense
         if gathers_rows and self.comm_hook.hook is not None:
-            return  # all ranks refuse it in their next exchange
+            return  # all ranks raise an error for it in their next exchange
         converted = put_in_form(gradient.parameter, gathers_rows)
         if gathers_rows:
             self._start_sparse(gradient)
@@ -216,7 +221,7 @@ class Flights:
         self._finishers.append(finish)
 
     def _start_group(self, group: Group) -> None:
-        # Some may never come: frozen since the group was made. All ranks know which, since they have agreed on all.
+        # A parameter may have been frozen since the group was made; all ranks have agreed on which ones.
         gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
         group.waiting.clear()
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
@@ -250,7 +255,7 @@ class Flights:
         self._finishers.append(finish)
 
     def _start_one_by_one(self, gradients: list[Gradient]) -> None:
-        """Reduce gradients of a bucket where they are, as without a hook. All ranks have the same ones waiting."""
+        """Reduce a bucket's gradients in place, as without a hook. The waiting gradients are equal on all ranks."""
         cargo: list[Cargo] = []
         for gradient in gradients:
             grad: Any = gradient.parameter.grad
@@ -264,7 +269,7 @@ class Flights:
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad
-        # Ranks have compared the shapes of their parameters.
+        # All ranks have compared the shapes of their parameters, so there is no need to compare them again.
         finish_sparse = sparse_allreduce(
             grad, gradient.wire_name, self._call.op, self._call.process_set, compares_shapes=False
         )
@@ -278,7 +283,7 @@ class Flights:
 
         self._finishers.append(finish)
 
-    # What is sent, and what comes back
+    # Compression, and results
 
     def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
         compression = self._reduction.compression
@@ -291,12 +296,12 @@ class Flights:
         if sent is not grad:
             self._put_in_place(grad, sent, context)
         self._check_place(gradient, grad)
-        if gradient.sparse:  # it was made dense for its way only
+        if gradient.sparse:  # it was made dense only for the reduction
             put_in_form(gradient.parameter, sparse=True)
         self._table.land([gradient.number], [gradient.parameter.grad if gradient.sparse else grad])
 
     def _check_place(self, gradient: Gradient, reduced: Tensor) -> None:
-        """ValueError if the program has given the parameter another gradient while this one was reduced."""
+        """Raise ValueError if the program has given the parameter another gradient while this one was reduced."""
         grad = gradient.parameter.grad
         if grad is not None and grad is not reduced:
             self._table.land([gradient.number], [reduced])
@@ -312,7 +317,7 @@ class Flights:
 
 
 def _dtype_id(gradient: Gradient, sent: Tensor) -> int:
-    """Return the engine's number of the type that is sent; the error for any other type names the parameter."""
+    """Return the engine's dtype id of what is sent; an error about an unsupported dtype names the parameter."""
     try:
         return ID_BY_DTYPE[sent.dtype]
     except ValueError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a GPU that all ranks which share it map, as torch's tensors."""
+"""GPU memory that is mapped into all ranks that share the GPU, as torch tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 class _Bytes:
-    """A region as torch takes memory that others have made; the tensor keeps it."""
+    """Adapter that makes torch wrap a region without copying it; the tensor keeps the region alive."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
@@ -27,15 +27,16 @@ class _Bytes:
 
 
 def tensor_over(region: Region, device: torch.device) -> Tensor:
-    """All bytes of a region."""
+    """Return a tensor of bytes over a whole region."""
     with torch.cuda.device(device):
         return torch.as_tensor(_Bytes(region), device=device)
 
 
 def allocate(process_set: ProcessSet, device: torch.device, nbytes: int) -> Tensor | None:
-    """So many bytes, with anything in them. None: the ranks do not share the GPU, or are not known to yet.
+    """Return a tensor of `nbytes` uninitialized bytes that ranks share, or None without shared memory.
 
-    EngineError if there is no room. The memory goes with its last tensor, once this world has ended.
+    None means that the ranks do not share the GPU, or do not know yet whether they do. Raise EngineError if there is
+    not enough memory. The memory is freed after its last tensor is gone and this world has ended.
     """
     member = default_context.membership_of(process_set)
     region = member.world.allocate_region(member.id, device.index or 0, nbytes)

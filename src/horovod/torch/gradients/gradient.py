@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of one optimizer and all that is known of each: name, parameter, hook, group, form, if it was lent.
+"""Gradients of one optimizer with all that is known of each: name, parameter, hook, group and form.
 
-How far each is in its round is in the native table, under its number. The sets name those for which something is still
-open, so that a round in which nothing is new looks at none of them.
+The native table counts each gradient's passes in the round, under its number. The sets below name the gradients that
+need attention, so that a round without changes does not look at each gradient.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from horovod.torch.hooks.flat import FlatBucket
 from horovod.torch.hooks.layout import BucketPlan, Layout
 
 Tensor = torch.Tensor
-_BUNDLED_BYTES = 4096  # copying larger ones takes as long as what is saved
+_BUNDLED_BYTES = 4096  # copying a larger one costs as much as bundling saves
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients are reduced; the same for all parameters of an optimizer."""
+    """Settings of the reduction, equal for all parameters of an optimizer."""
 
-    call: Call  # in place, without a name; `wire` is what the engine carries float32 as
+    call: Call  # in place, without a name; `wire` is the dtype that the engine sends float32 as
     compression: type[Compressor]
     sparse_as_dense: bool
 
     @property
     def plain_dtypes(self) -> list[int]:
-        """Of gradients that the engine takes as they are, by its numbers.
+        """Dtype ids of gradients that can be submitted as they are, without calling a compressor in Python.
 
-        A user's compressor has to see all of them, one of ours those that the engine does not convert.
+        A user's compressor has to process all gradients. The built-in ones process those that the engine does not
+        convert.
         """
         if self.compression is NoneCompressor:
             return list(ID_BY_DTYPE.values())
@@ -51,7 +52,7 @@ class Reduction:
 
 
 class Gradient:
-    """One parameter's gradient."""
+    """Gradient of one parameter, with its names on the wire, its group and its hook."""
 
     __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse", "suffix", "wire_name")
 
@@ -60,31 +61,31 @@ class Gradient:
         self.append("")
         self.number = number
         self.parameter = parameter
-        self.sparse = False  # whether its rows are gathered, or it is made dense on its way; all ranks agree on that
+        self.sparse = False  # True if its rows are gathered, or made dense for the reduction; equal on all ranks
         self.group: Group | None = None
         self.hook: Any = None  # None while the parameter needs no gradient
 
     def append(self, suffix: str) -> None:
-        """Let ranks know it by its name and a suffix, where another optimizer has a parameter of the same name."""
+        """Set a suffix of the name on the wire, for when another optimizer has a parameter of an equal name."""
         self.suffix = suffix
         self.wire_name = self.name + suffix
         self.full_name = check_name(f"allreduce.{self.wire_name}")
 
 
 class Group:
-    """Gradients that are reduced as one unit, once all of them are there or no more will come."""
+    """Gradients that are reduced as one unit, once all of them are due or no more follow in this round."""
 
     __slots__ = ("bucket", "gradients", "waiting")
 
     def __init__(self, gradients: list[Gradient], bucket: FlatBucket | None = None) -> None:
-        """`bucket`: what a communication hook is given of them."""
+        """Make a group; `bucket` is what a communication hook is given for it."""
         self.gradients = gradients
         self.bucket = bucket
         self.waiting: set[Gradient] = set()
 
     @property
     def wire_name(self) -> str:
-        """The name by which ranks know it."""
+        """Name by which ranks match this group."""
         first, last = self.gradients[0], self.gradients[-1]
         return ".".join((first.name, last.name, str(len(self.gradients)))) + first.suffix
 
@@ -94,33 +95,33 @@ def _plan_of(group: Group) -> BucketPlan | None:
 
 
 class Leave(Enum):
-    """Which gradients that are due begin later."""
+    """Choice of the due gradients whose reduction begins later."""
 
     NONE = 0
-    SMALL = 1  # they wait to be bundled
-    ALL = 2  # ranks have not agreed on names, or the parameters are those of another optimizer, too
+    SMALL = 1  # those small enough to be bundled
+    ALL = 2  # all: ranks have not agreed on names, or another optimizer has some of these parameters
 
 
 class Gradients:
-    """All of them, by their numbers from 0 on."""
+    """Gradients of one optimizer, by their numbers from 0 on."""
 
     def __init__(self, reduction: Reduction) -> None:
         call = reduction.call
         self.table = GradientTable(
             tensor_reader(), reduction.plain_dtypes, call.op, call.prescale, call.postscale, call.wire
         )
-        # In a timeline each gradient is to be seen; what Adasum computes depends on what is one tensor.
+        # A timeline shows each gradient by itself. Adasum's result depends on what counts as one tensor.
         self.bundles = call.op != Adasum and default_context.settings["HOROVOD_TIMELINE"] is None
         self.groups: list[Group] = []
         self._all: list[Gradient] = []
-        self._travel_dense = reduction.sparse_as_dense  # those that are sparse
-        self._unhooked: set[Gradient] = set()  # needed no gradient yet
-        self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
+        self._travel_dense = reduction.sparse_as_dense  # sparse gradients are made dense for the reduction
+        self._unhooked: set[Gradient] = set()  # whose parameters have not needed a gradient so far
+        self._unseen: set[int] = set()  # not yet seen, so that it is unknown whether they are sparse
         self._sparse: set[int] = set()
-        self._lent: set[int] = set()  # reduced in this round because of other ranks
-        self._left: list[int] = []  # due, and to begin later
-        self._are_postponed = False  # those that were left: to step(), before which the program may drop them
-        self._in_buckets = False  # of a communication hook
+        self._lent: set[int] = set()  # reduced in this round only because other ranks have them
+        self._left: list[int] = []  # due, but not begun yet
+        self._are_postponed = False  # True if `_left` waits for step(), before which the program may drop gradients
+        self._in_buckets = False  # True if a communication hook reduces gradients in buckets
 
     def __getitem__(self, number: int) -> Gradient:
         return self._all[number]
@@ -128,14 +129,14 @@ class Gradients:
     def __iter__(self) -> Iterator[Gradient]:
         return iter(self._all)
 
-    # What there is
+    # Registration
 
     def add(self, name: str, parameter: Tensor) -> Gradient:
         gradient = Gradient(name, len(self._all), parameter)
         self._all.append(gradient)
         small = self.bundles and parameter.is_cpu and parameter.nbytes <= _BUNDLED_BYTES
         self.table.add(gradient.full_name, parameter, small)
-        if self._in_buckets:  # it has a place as soon as ranks have agreed on one
+        if self._in_buckets:  # ranks first have to agree on a bucket for it
             self.table.leave_to_caller(gradient.number)
         self._unseen.add(gradient.number)
         self._unhooked.add(gradient)
@@ -146,11 +147,11 @@ class Gradients:
         gradient.hook = hook
 
     def thawed(self, standings: bytes) -> list[Gradient]:
-        """Those without a hook whose parameters have come to need a gradient."""
+        """Return the gradients without a hook whose parameters need a gradient by now."""
         return [it for it in self._unhooked if standings[it.number] != FROZEN]
 
     def trained(self, standings: bytes) -> list[tuple[str, Tensor | None]]:
-        """The parameters by name; None for those that are frozen here."""
+        """Return the parameters with their names; None stands for a parameter that is frozen on this rank."""
         return [(it.name, None if standings[it.number] == FROZEN else it.parameter) for it in self._all]
 
     def rename(self, numbers: Iterable[int], suffix: str) -> None:
@@ -175,9 +176,9 @@ class Gradients:
                 self.table.leave_to_caller(gradient.number)
 
     def make_buckets(self, layout: Layout) -> None:
-        """Reduce all gradients in these buckets, by a communication hook. Buckets that are there already remain."""
+        """Reduce all gradients in these buckets, by a communication hook. Buckets that do not change are kept."""
         kept = [group for group in self.groups if group.bucket is not None]
-        same = 0  # buckets from the first one on: a bucket behind another one that differs gets another index
+        same = 0  # number of unchanged buckets at the beginning; all later ones are made anew
         while same < min(len(kept), len(layout)) and _plan_of(kept[same]) == layout[same]:
             same += 1
         self.groups = kept[:same]
@@ -195,14 +196,14 @@ class Gradients:
     # Rounds
 
     def restart(self, passes: int) -> None:
-        """A new round, of so many passes, for all."""
+        """Begin a new round, of this many passes for each gradient."""
         self._lent.clear()
         self._left.clear()
         self._are_postponed = False
         self.table.restart(passes)
 
     def agree(self, agreed: Reduce) -> list[int]:
-        """All ranks reduce these. The numbers of those that are not due here: they are lent zeros if need be."""
+        """Record which gradients all ranks reduce. Return the numbers of those not due here, which may get zeros."""
         if agreed.sparse or (self._sparse and agreed.wanted):
             self._take_form(agreed)
         missing = self.table.agree(agreed.wanted)
@@ -212,7 +213,7 @@ class Gradients:
         return missing
 
     def with_left(self, due: list[int], leave: Leave) -> list[int]:
-        """Return these and those that were left earlier, but for what is to be left for later now."""
+        """Return these gradients and those left earlier, without those that are to be left now."""
         if self._left:
             due = list(dict.fromkeys(self._left + due))
             self._left = []
@@ -230,17 +231,17 @@ class Gradients:
 
     @property
     def has_left(self) -> bool:
-        """Return True if gradients are due that would be under way if they could go early."""
+        """Return True if gradients are due that would be in flight if they were sent before step()."""
         left = {self._all[number] for number in self._left}
         return any(it.group is None or left.issuperset(it.group.gradients) for it in left)
 
     def is_lent(self, number: int) -> bool:
         return number in self._lent
 
-    # Dense or sparse
+    # Sparse gradients
 
     def look_at(self, due: Sequence[int]) -> None:
-        """Other ranks must know in advance whether a gradient is sparse; the first one tells."""
+        """Record which gradients are sparse, by the first gradient of each; other ranks must know it in advance."""
         if not self._unseen:
             return
         numbers = self._unseen.intersection(due)
@@ -251,7 +252,7 @@ class Gradients:
                 self._set_sparse(gradient, True)
 
     def _take_form(self, agreed: Reduce) -> None:
-        """Let gradients be sparse that are so on other ranks, and only those."""
+        """Make those gradients sparse that ranks have agreed on, and all others dense."""
         here = {number for number in self._sparse if agreed.wanted[number]}
         for number in here.symmetric_difference(agreed.sparse):
             gradient = self._all[number]
@@ -267,4 +268,4 @@ class Gradients:
         gradient.sparse = sparse
         self.table.set_sparse(gradient.number, sparse)
         if sparse:
-            self.table.leave_to_caller(gradient.number)  # so as not to try for nothing each time
+            self.table.leave_to_caller(gradient.number)  # saves the table an attempt that would always fail

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether gradients move into memory that the ranks of the host share as soon as autograd has made them.
+"""Decision whether gradients move into memory that the host's ranks share as soon as autograd has made them.
 
-Where nothing overlaps with backward(), they would wait for its end and be staged from cold memory. Moved at once, they
-are copied while they are in the cache, reduced without staging, and leave warm memory to the next gradient. Only those
-move that nobody but their parameter knows, so that no program can tell the difference.
+If no reduction overlaps with backward(), gradients would wait for its end and then be staged from cold memory.
+Gradients that move at once are copied while they are in the cache, are reduced without staging, and free warm memory
+for the next gradient. A gradient moves only if nothing but its parameter refers to it, so that the program sees no
+difference.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS
 from horovod.torch.adapter import tensor_maker, tensor_reader
 
-# Below, the calls for one gradient cost what staging it costs.
+# For smaller gradients, the calls that move one cost as much as staging it.
 _LEAST_BYTES = 64 * 1024
 
 
 def gradient_homes(dtypes: Sequence[int], wire: int, overlap: bool) -> GradientHomes | None:
-    """Homes for gradients of these dtypes, by the engine's numbers; None where they had better stay where they are.
+    """Return shared memory for gradients of these dtypes (engine ids), or None if gradients should stay where they are.
 
-    `wire`: what the engine is to carry them as.
+    `wire` is the dtype id that the engine sends gradients as. `overlap` is True if host gradients are reduced during
+    backward().
     """
     settings = default_context.settings
     chosen = settings["HOROVOD_TORCH_SHARED_GRADIENTS"]
     if not dtypes or not (chosen if chosen is not None else not overlap):
         return None
     if wire != AS_IT_IS and settings.flag("HOROVOD_DETERMINISTIC"):
-        return None  # only then are they rounded on one host, which staging does
+        return None  # it makes staging round to the wire dtype; shared gradients are not rounded
     topology = default_context.topology
     onlookers = _onlookers()
     if onlookers is None or topology.local_size < topology.size:
@@ -45,7 +47,7 @@ def gradient_homes(dtypes: Sequence[int], wire: int, overlap: bool) -> GradientH
 
 @functools.cache
 def _onlookers() -> Onlookers | None:
-    """What a gradient that nobody else knows looks like differs between versions of torch: taken from a trial."""
+    """Return a detector of external references, calibrated with a trial gradient because torch versions differ."""
     storage_count: Any = getattr(torch._C, "_storage_Use_Count", None)
     if storage_count is None:
         return None

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells the optimizers of a process apart, alike on all ranks: their parameters, and in which order they are used.
+"""Identities that tell the optimizers of a process apart and are equal on all ranks.
 
-Ranks match gradients by name. Two optimizers may have parameters of the same names (a generator and a discriminator).
+Ranks match gradients by name. Two optimizers may have parameters of equal names (a generator and a discriminator).
 So each optimizer has an identity: its process set, a digest of its parameters' names, shapes and types, and an ordinal
-among optimizers of the same digest. Ordinals follow the order of first exchanges in this era. So an optimizer that one
-rank makes and never uses does not count, nor does one that was used before a new worker came. Optimizers that are first
-used by one backward() are counted in the order in which they were made.
+among the optimizers with this digest. Ordinals follow the order of first exchanges in this era, so that an optimizer
+that one rank makes and never uses does not count, nor does one that was used before a new worker joined the job.
+Optimizers that one backward() uses for the first time are counted in the order in which they were made.
 
-The first exchange of an optimizer has its identity in its name. In it ranks report whether the names of its parameters
-are those of another optimizer, too. If so on any rank, all ranks append the identity to its gradients' names.
+The first exchange of an optimizer has its identity in its name. In this exchange each rank reports whether another of
+its optimizers has a parameter of the same name. If any rank reports one, all ranks append the identity to the names of
+the optimizer's gradients.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _DIGEST_BYTES = 4
 _lock = threading.Lock()
 _numbers = itertools.count()
 _living: weakref.WeakSet[KnownOptimizer] = weakref.WeakSet()
-_hooked: weakref.WeakSet[KnownOptimizer] = weakref.WeakSet()  # with a communication hook
-_changes = 0  # of what lives, and of its parameters
-_used: Counter[tuple[int | None, str]] = Counter()  # optimizers of a process set and a digest in this era
+_hooked: weakref.WeakSet[KnownOptimizer] = weakref.WeakSet()  # optimizers with a communication hook
+_changes = 0  # counts changes of the set of living optimizers and of their parameters
+_used: Counter[tuple[int | None, str]] = Counter()  # optimizers identified in this era, by process set and digest
 _era = -1
 
 
 class Identity(NamedTuple):
-    """What an optimizer is known by on all ranks of its process set."""
+    """Identity of an optimizer, equal on all ranks of its process set."""
 
     digest: str
     ordinal: int
@@ -50,36 +51,36 @@ class Identity(NamedTuple):
 
 
 def describe(optimizer: torch.optim.Optimizer) -> str:
-    """Return an optimizer's class and the user's line that is making it."""
+    """Return an optimizer's class and the user's line of code that makes it."""
     return f"{type(optimizer).__name__} made at {waits.line_of(sys._getframe())}"
 
 
 class KnownOptimizer:
-    """One optimizer of this process: its identity, and the names that ranks have agreed on for its parameters."""
+    """One optimizer of this process: its identity, and how far ranks have agreed on its parameters' names."""
 
     def __init__(self, process_set: ProcessSet, description: str) -> None:
-        """`description`: as users know the optimizer."""
+        """Register the optimizer; `description` is what error messages show to the user."""
         self.number = next(_numbers)  # in the order of construction
         self.description = description
         self.process_set = process_set
         self._named: list[tuple[str, torch.Tensor]] = []
         self._era = default_context.era
         self._identity: Identity | None = None
-        self._agreed = 0  # how many parameters, from the first on, have names that ranks have agreed on
+        self._agreed = 0  # number of parameters, counted from the first, whose names ranks have agreed on
         self._has_long_names = False
-        self._sharing: tuple[int, bool] = (-1, False)  # as of which change, and the answer
+        self._sharing: tuple[int, bool] = (-1, False)  # value of `_changes` when it was computed, and the result
         with _lock:
             _living.add(self)
 
     def add(self, name: str, parameter: torch.Tensor) -> None:
-        """Note one more parameter. Ranks have to agree on its name."""
+        """Register one more parameter, whose name ranks still have to agree on."""
         global _changes
         with _lock:
             self._named.append((name, parameter))
             _changes += 1
 
     def forget(self) -> None:
-        """Note that the optimizer is gone: it collides with no other one."""
+        """Unregister the optimizer, so that its names no longer collide with those of others."""
         global _changes
         with _lock:
             _living.discard(self)
@@ -87,7 +88,7 @@ class KnownOptimizer:
             _changes += 1
 
     def use_hook(self) -> None:
-        """Note that the optimizer has a communication hook."""
+        """Record that the optimizer has a communication hook."""
         with _lock:
             _hooked.add(self)
 
@@ -95,7 +96,7 @@ class KnownOptimizer:
 
     @property
     def first(self) -> str:
-        """The name of the first parameter."""
+        """Name of the first parameter."""
         return self._named[0][0]
 
     @property
@@ -104,7 +105,7 @@ class KnownOptimizer:
 
     @property
     def suffix(self) -> str:
-        """What is appended to names that would be those of another optimizer, too."""
+        """Suffix that ranks append to the names of gradients if another optimizer has a parameter of the same name."""
         return f".{self._identity}"
 
     @property
@@ -118,11 +119,11 @@ class KnownOptimizer:
 
     @property
     def described_as(self) -> str:
-        """What error messages call the optimizer."""
+        """Description of the optimizer for error messages."""
         return f"the optimizer whose first parameter is {self.first!r}"
 
     def hook_name(self, stage: str) -> str:
-        """Return the name of a collective of this optimizer's communication hook."""
+        """Return the name of one collective (`stage`) of this optimizer's communication hook."""
         return f"hook.{self.first}.{self._identify()}.{stage}"
 
     def exchange_name(self, topic: str = "") -> str:
@@ -133,7 +134,7 @@ class KnownOptimizer:
         return f"DistributedOptimizer.{topic}{self.first}{identity}"
 
     def names(self) -> Names:
-        """Return what this rank has to report about the names."""
+        """Return this rank's report about name collisions, for its message to the other ranks."""
         if self.has_agreed:
             return Names.OWN
         self._identify()
@@ -143,7 +144,7 @@ class KnownOptimizer:
         return Names.SHARED if others else Names.OWN
 
     def agree(self, names: Names) -> list[int]:
-        """All ranks have heard this of the names. Return the numbers of parameters whose names take the suffix."""
+        """Apply the combined report of all ranks. Return the numbers of the parameters whose names get the suffix."""
         new = range(self._agreed, len(self._named))
         if not self._agreed:
             self._has_long_names = names is not Names.OWN
@@ -151,11 +152,11 @@ class KnownOptimizer:
         return [] if names is Names.OWN else list(new)
 
     def disagree(self) -> None:
-        """Let the next exchange be a first one again."""
+        """Make the next exchange a first one again, so that ranks compare names once more."""
         self._agreed = 0
 
     def enter_era(self) -> bool:
-        """Forget what was agreed on if a new era has begun. Return True if one has."""
+        """Drop the agreements of the last era if a new one has begun. Return True if it has."""
         if self._era == default_context.era:
             return False
         self._era = default_context.era
@@ -178,13 +179,13 @@ class KnownOptimizer:
 
     @property
     def shares_parameters(self) -> bool:
-        """Return True if another optimizer has a parameter of this one: they must not reduce it at the same time."""
+        """Return True if another optimizer has one of these parameters: the two must not reduce it at the same time."""
         if self._sharing[0] != _changes:
             self._sharing = (_changes, any(self.shares_with(it) for it in self._others()))
         return self._sharing[1]
 
     def shares_with(self, other: KnownOptimizer) -> bool:
-        """Return True if both have a parameter in common."""
+        """Return True if this optimizer and the other one have a parameter in common."""
         mine = {id(parameter) for _, parameter in self._named}
         return not mine.isdisjoint(id(parameter) for _, parameter in other._named)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether gradients are reduced while backward() still runs.
+"""Decision whether gradients are reduced while backward() still runs.
 
-A reduction through shared memory is work for a processor. On one that backward() keeps busy it gains nothing, and the
-two threads take turns and spoil each other's caches: then all of it is left to the thread that waits at the end. Where
-a GPU computes, processors have little to do.
+A reduction through shared memory is work for a processor. If backward() keeps that processor busy, overlapping gains
+nothing, because the two threads take turns and evict each other's caches. All reductions are then left to the thread
+that waits at the end of backward(). Where a GPU computes, the host's processors have little to do, so overlap pays.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from horovod.common.process_sets import ProcessSet
 
 
 class Overlap(NamedTuple):
-    """For gradients in host memory, and for those on a GPU of one's own."""
+    """Decision for gradients in host memory, and for gradients on a GPU that this rank does not share."""
 
     on_host: bool
     on_gpu: bool
 
     def of(self, named: Iterable[tuple[str, torch.Tensor]]) -> bool:
-        """For a model with these parameters. Those in host memory go as early as those beside them on a GPU."""
+        """Return True if gradients of these parameters overlap; with a GPU among them, those on the host do so, too."""
         return self.on_host or (self.on_gpu and any(parameter.is_cuda for _, parameter in named))
 
 
 def overlaps() -> Overlap:
-    """As HOROVOD_TORCH_OVERLAP says; else on the host if others take part, or if this rank has a processor to spare."""
+    """Return what HOROVOD_TORCH_OVERLAP sets, or the default.
+
+    By default gradients on GPUs overlap. Those in host memory overlap if the job has several hosts, or if this rank may
+    use more processors than torch has threads.
+    """
     chosen = default_context.settings["HOROVOD_TORCH_OVERLAP"]
     if chosen is not None:
         return Overlap(bool(chosen), bool(chosen))
@@ -40,20 +44,20 @@ def overlaps() -> Overlap:
 
 
 def gpus_are_shared(process_set: ProcessSet) -> bool:
-    """Whether ranks of the set share GPUs, alike on all of them.
+    """Return True if ranks of the set share GPUs; all ranks return the same answer.
 
-    They have found out with their first CUDA tensor. Before that a guess: a process that sees fewer GPUs than there are
-    ranks on its host may share them, or may have been given one of its own.
+    The ranks have found this out with their first CUDA tensor. Before that, return a guess: a process that sees fewer
+    GPUs than there are ranks on its host may share them, or may have been given a GPU that no other rank uses.
     """
     try:
         member = default_context.membership_of(process_set)
-    except ValueError:  # no member: it has no say
+    except ValueError:  # this rank is not a member of the set, so its answer does not matter
         return False
     known = member.world.shares_gpus(member.id)
     return bool(known) if known >= 0 else torch.cuda.device_count() < default_context.topology.local_size
 
 
 def _processors(local_size: int) -> float:
-    """How many this rank may count on: those it is bound to, or its share of all."""
+    """Return how many processors this rank may use: those it is bound to, or its share of all of them."""
     mine = len(os.sched_getaffinity(0))
     return mine if mine < (os.cpu_count() or 1) else mine / local_size

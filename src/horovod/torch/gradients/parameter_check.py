@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do all ranks have the same parameters?
+"""Check that all ranks have equal parameters.
 
-Asked with the first message of an optimizer's rounds, and once more with the first one after hvd.join(). Each rank adds
-a checksum of what it trains to that message, which is sent anyway. Only if they differ do the ranks exchange more, to
-find out which parameter it is and on which ranks. All ranks that received the answer take part.
+Ranks check with the first message of an optimizer's rounds, and again with the first message after hvd.join(). Each
+rank adds a checksum of the parameters that it trains to this message, which is sent anyway. Only if the checksums
+differ do the ranks exchange more, to find out which parameter differs and on which ranks. All ranks that received the
+combined message take part.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Tensor = torch.Tensor
 
 _SAID = CHECKSUM_BYTES * 2
 _NOTHING = bytes(_SAID)
-_MOST_ASKED = 64  # of many that differ, to find the ranks; a byte for each of them and each rank
+_MOST_ASKED = 64  # limit on parameters whose ranks are looked up, because each costs a byte per rank
 AT_FIRST = (
     "Parameter {name!r} differs between ranks {one} and {other}: call hvd.broadcast_parameters(model.state_dict(), "
     "root_rank=0) before training, or set HOROVOD_CHECK_PARAMETERS=0 if it is meant to differ.{more}"
@@ -45,24 +46,24 @@ OF_TWINS = (
 
 
 class Difference(NamedTuple):
-    """A parameter that differs, the first one in the optimizer's order, and how many others do."""
+    """The first parameter, in the optimizer's order, that differs between ranks, and how many others differ."""
 
     name: str
     others: int
-    ranks: tuple[int, int] | None = None  # two that have different ones, on the one rank that is to warn
+    ranks: tuple[int, int] | None = None  # two ranks that differ, known only on the rank that shows the warning
 
     def described(self, text: str, both: str = "") -> str:
-        """Return one of this module's texts about it. `both`: the optimizers whose parameters have the same names."""
+        """Fill in one of this module's texts. `both` describes the two optimizers whose parameters have equal names."""
         one, other = self.ranks or (-1, -1)
         more = f" ({self.others} more differ.)" if self.others else ""
         return text.format(name=self.name, one=one, other=other, more=more, both=both)
 
 
 class ParameterCheck:
-    """What this rank has to say about its parameters. Ranks may have them in different orders: names decide."""
+    """Checksums of this rank's parameters, compared by name because ranks may order parameters differently."""
 
     def __init__(self, named: Sequence[tuple[str, Tensor | None]]) -> None:
-        """In the optimizer's order; None for what is not trained here, or not to be looked at."""
+        """Compute checksums of `named`, in the optimizer's order; None stands for a parameter that is not compared."""
         by_name = sorted((name, number) for number, (name, _) in enumerate(named))
         self._names = [name for name, _ in by_name]
         self._numbers = [number for _, number in by_name]
@@ -70,16 +71,16 @@ class ParameterCheck:
         self._said = [_NOTHING if it is None else with_complement(it) for it in checksums]
 
     def checksum(self) -> int:
-        """Of all of them together."""
+        """Return one checksum of all parameters."""
         return zlib.crc32(b"".join(self._said))
 
     def find(self) -> Questions[Difference | None]:
-        """Find the first parameter that differs, with the same result on all ranks; None if no trained one does."""
+        """Return the first parameter that differs, on all ranks; None if no parameter that is trained differs."""
         different, _ = yield from self._compare()
         return self._difference(different) if different else None
 
     def find_with_ranks(self, ranks: Sequence[int], rank: int) -> Questions[Difference | None]:
-        """Find it on the one rank that is to warn; None on the others, and if no trained one differs."""
+        """Return the first parameter that differs on the one rank that is to warn; None on others, or without any."""
         different, parts = yield from self._compare()
         if not different:
             return None
@@ -107,13 +108,13 @@ class ParameterCheck:
 
 
 def _side(mine: bytes, heard: bytes) -> int:
-    """Whoever has the greatest value in the first byte that differs is on one side, all others are on the other."""
+    """Return 1 if this rank has the maximum in the first byte that differs, 2 if less, 0 if it does not train it."""
     at = next(at for at in range(CHECKSUM_BYTES) if not is_same(heard[at::CHECKSUM_BYTES]))
     return 0 if mine == _NOTHING else 1 if mine[at] == heard[at] else 2
 
 
 def _checksums(parameters: Sequence[Tensor | None]) -> list[int | None]:
-    """One number for each; None for what cannot be read as bits (another layout, a subclass that refuses)."""
+    """Return one checksum per parameter; None if its bits cannot be read (another layout, a subclass that refuses)."""
     result: list[int | None] = [None] * len(parameters)
     by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
     with torch.no_grad():
@@ -121,14 +122,14 @@ def _checksums(parameters: Sequence[Tensor | None]) -> list[int | None]:
             bits = None if parameter is None else _sum_of_bits(parameter)
             if bits is not None:
                 by_device.setdefault(bits.device, []).append((number, bits))
-        for sums in by_device.values():  # so that each device is waited for once
+        for sums in by_device.values():  # copies to the host once per device
             for (number, _), value in zip(sums, torch.stack([bits for _, bits in sums]).tolist(), strict=True):
                 result[number] = zlib.crc32(value.to_bytes(8, "little", signed=True))
     return result
 
 
 def _sum_of_bits(parameter: Tensor) -> Tensor | None:
-    """The sum of a parameter's bits as integers, in which any one difference shows: one pass, without a copy."""
+    """Return the sum of a parameter's bits as integers, in one pass without a copy. A single difference changes it."""
     if type(parameter.data) is not Tensor or parameter.layout is not torch.strided:
         return None
     bits = resolve(parameter.detach())

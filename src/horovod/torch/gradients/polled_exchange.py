@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native Exchange in a form that can be asked whether it is complete.
+"""Exchange with the same operation on the wire as the native one, but which can be polled.
 
-A rank that waits for several optimizers must meanwhile go on with communication hooks, whose collectives the native
-Exchange cannot wait for. On the wire both are the same operation.
+A rank that waits for several optimizers must meanwhile run communication hooks, whose collectives the native Exchange
+cannot wait for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from horovod.common.dtypes import UINT8
 from horovod.common.process_sets import Membership
 from horovod.common.rules import Max
 
-_abandoned: list[torch.Tensor] = []  # the engine may still write to these
+_abandoned: list[torch.Tensor] = []  # kept alive because the engine may still write to them
 
 
 class PolledExchange:
-    """One exchange, from its beginning on."""
+    """Exchange of one message, begun by the constructor."""
 
     def __init__(self, member: Membership, name: str, message: bytes) -> None:
         self._world = member.world
@@ -37,11 +37,11 @@ class PolledExchange:
         return self._world.poll(self._handle)
 
     def wait(self, limit_s: float) -> None:
-        """Wait for at most this long; EngineError if the exchange has failed."""
+        """Wait for at most `limit_s`. Raise EngineError if the exchange has failed."""
         self._world.wait(self._handle, limit_s)
 
     def finish(self) -> bytes:
-        """Wait for the other ranks and return all messages combined. Once only."""
-        self._world.finish(self._handle)  # released also if it fails
+        """Wait for the other ranks and return all messages combined. Call it only once."""
+        self._world.finish(self._handle)  # releases the handle even if it raises
         self._handle = 0
         return self._tensor.numpy().tobytes()

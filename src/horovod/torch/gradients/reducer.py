@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients on their way from backward() to step(): hooks tell of each as soon as autograd is done with it.
+"""Reduction of one optimizer's gradients between backward() and step().
 
-A round begins with the first backward pass after a step and ends with synchronize(). In it every parameter counts down
-its passes; at zero its gradient is reduced, alone or with its group. Names, not order, match gradients across ranks.
+A hook on each parameter reports its gradient as soon as autograd has accumulated it. A round begins with the first
+backward pass after a step and ends with synchronize(). In it every parameter counts down its passes; at zero its
+gradient is reduced, alone or with its group. Ranks match gradients by name, not by order.
 
-Ranks whose graphs or passes differ would wait for each other for ever. So they first tell each other what is due: one
-small allreduce in step(), or at the end of backward() where that waits for gradients. `rounds` decides what follows.
-Several optimizers of one backward() do so at the same time. No gradient is sent before the first of these exchanges, in
-which ranks agree on names.
+Ranks whose graphs or numbers of passes differ would wait for each other indefinitely. So ranks first exchange which
+gradients are due, in one small allreduce in step(), or at the end of backward() if that waits for gradients. `rounds`
+decides what follows. Several optimizers of one backward() exchange their messages concurrently. No gradient is sent
+before an optimizer's first exchange, in which ranks agree on names.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from horovod.torch.hooks.bucket import CommHook
 
 Tensor = torch.Tensor
 
-# A call and a wake-up for each small gradient would cost more than its reduction: they wait until this many bytes are
-# together, or for the end of backward().
+# Gradients wait until they have this many bytes together, or until the end of backward().
+# Each reduction needs a call and a wake-up, which for a small gradient cost more than the reduction itself.
 _CARGO_BYTES = 512 * 1024
 _NO_LIMIT = 1 << 62
 
 _NOTHING_ELSE = Reduce(b"", ())
 
-# On a GPU of one's own 24 MB of gradients go together: enough for few calls, and early enough to travel while
-# backward() goes on. Ranks that share one take turns: there is nothing to gain from an exchange before its end, and
-# each costs a change of turns.
+# On a GPU that this rank does not share, 48 * 512 KiB of gradients are sent together.
+# That makes few calls, and sends gradients early enough to overlap with backward().
+# Ranks that share a GPU take turns on it, so they gain nothing from an exchange before the end of backward().
 _TIMES_ON_GPU = 48
 
 _TOO_MANY_PASSES = (
@@ -69,7 +70,7 @@ _TOO_LATE = (
 
 
 class GradientReducer:
-    """Watches the parameters of one optimizer and reduces their gradients."""
+    """Reducer of one optimizer's gradients, driven by hooks on its parameters."""
 
     def __init__(
         self,
@@ -92,23 +93,23 @@ class GradientReducer:
         self._homes = homes
         self._gradients = Gradients(reduction)
         self._gradients.restart(passes)
-        self._table = self._gradients.table  # for each gradient how far it is in this round
+        self._table = self._gradients.table  # counts each gradient's passes in this round
         self._flights = Flights(reduction, self._gradients, buckets, homes, self._known)
-        # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
+        # Hooks get a weak reference, so that they neither keep the optimizer alive nor act after it is gone.
         self._overlap = overlap
-        self._shares_gpus: bool | None = None  # None: no parameter is on one
+        self._shares_gpus: bool | None = None  # None: no parameter is on a GPU
         self._arrived = Arrivals(_CARGO_BYTES if overlap.of(named) else _NO_LIMIT, _notifier(weakref.ref(self)))
-        self._callback_of: int | None = None  # the thread whose backward() will call us at its end
+        self._callback_of: int | None = None  # id of the thread whose backward() will call _end_of_backward
         self._round = Round()
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
-        self._speaking = threading.RLock()  # of several threads in backward() one speaks at a time
+        self._speaking = threading.RLock()  # threads in backward() exchange messages one at a time
         for name, parameter in named:
             self.watch(name, parameter)
 
-    # What is watched
+    # Registration
 
     def watch(self, name: str, parameter: Tensor) -> None:
-        """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
+        """Reduce a parameter's gradients from now on. If it needs no gradient yet, check again in each round."""
         self._known.add(name, parameter)
         self._hook(self._gradients.add(name, parameter))
 
@@ -117,14 +118,14 @@ class GradientReducer:
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
             nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (self._weight_of(parameter), None)
-            # What is sent while backward() goes on may have come on several streams.
+            # Gradients that are sent while backward() runs may have been computed on several streams.
             on_streams = self._overlap.on_gpu and parameter.is_cuda
             streams = (current_stream, parameter.get_device()) if on_streams else (None, -1)
             hook = self._arrived.hook(gradient.number, nbytes, homes, *streams)
             self._gradients.hooked(gradient, register(hook))
 
     def _weight_of(self, parameter: Tensor) -> int:
-        """The bytes that a gradient off the host counts as."""
+        """Return the number of bytes that a gradient on a device counts as towards _CARGO_BYTES."""
         if not parameter.is_cuda:
             return _NO_LIMIT
         if self._shares_gpus is None:
@@ -132,7 +133,7 @@ class GradientReducer:
         return 0 if self._shares_gpus else parameter.nbytes // _TIMES_ON_GPU + 1
 
     def _weigh_again(self) -> None:
-        """Ranks know who shares GPUs since they have had tensors there, and may have met others since."""
+        """Update the weights of gradients on GPUs, because ranks may have found out by now whether they share GPUs."""
         if self._shares_gpus is None or self._shares_gpus == gpus_are_shared(self._reduction.call.process_set):
             return
         self._shares_gpus = not self._shares_gpus
@@ -158,10 +159,10 @@ class GradientReducer:
         self._gradients.make_groups(groups)
 
     def attach(self, hook: CommHook, bucket_bytes: int) -> CommHook:
-        """Reduce gradients in buckets by a communication hook. Return it, or the equal one that is attached already."""
+        """Reduce gradients in buckets by a communication hook. Return it, or the equal one that is already attached."""
         attached = self._flights.comm_hook.hook
         if attached is not None and attached == hook and self._flights.comm_hook.has_exchanged:
-            return attached  # in an elastic job, whose function begins again after a reset
+            return attached  # elastic: the training function registers its hook again after a reset
         if self._flights.comm_hook.has_exchanged:
             raise RuntimeError(_HOOK_TOO_LATE)
         self._flights.attach(hook, bucket_bytes)
@@ -174,7 +175,7 @@ class GradientReducer:
 
     @property
     def busy(self) -> bool:
-        """Return True if reductions are under way, or would be if ranks had agreed on names."""
+        """Return True if reductions are in flight, or wait only until ranks have agreed on names."""
         return bool(self._flights) or (not self._wait_in_backward and self._gradients.has_left)
 
     def set_passes(self, passes: int) -> None:
@@ -182,7 +183,7 @@ class GradientReducer:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the round: every parameter counts its passes from the start."""
+        """Drop the round: every parameter counts its passes from the start."""
         self._flights.clear()
         self._forget_arrivals()
         self._round = self._round.forgotten()
@@ -192,28 +193,29 @@ class GradientReducer:
     def begin_anew(self) -> None:
         """Begin a new round, because the program has dropped or zeroed all gradients.
 
-        Passes of a window that is not full are forgotten, too: in a GAN, the generator's backward() adds gradients to
-        the discriminator's parameters, and zero_grad() drops them.
+        Passes of an incomplete window of backward_passes_per_step are dropped, too. In a GAN, for example, the
+        generator's backward() adds gradients to the discriminator's parameters, and zero_grad() drops them.
         """
         self.restart()
 
     def _forget_arrivals(self) -> None:
-        self._arrived.take()  # there are some if a backward pass has failed
+        self._arrived.take()  # not empty if a backward pass has failed
         self._arrived.take_streams()
         self._callback_of = None
 
     @outside_dynamo
     def stepped(self, ends_round: bool) -> None:
-        """The optimizer has made its step. `ends_round`: nobody has done so, it took gradients as they were."""
+        """Record a step. `ends_round` is True if it used gradients as they were, and so has to end the round."""
         self._round = self._round.stepped()
         if ends_round and not self.busy:
             self.restart()
 
     @outside_dynamo
     def finish_round(self) -> None:
-        """Reduce what no pass of this round has brought, too, and wait for everything.
+        """Reduce the gradients that no pass of this round has made due, too, and wait for everything.
 
-        A parameter without a gradient contributes zeros: other ranks, with another graph, may have one for it.
+        A parameter without a gradient contributes zeros, because other ranks, with another graph, may have a gradient
+        for it.
         """
         try:
             self._look_around()
@@ -225,7 +227,7 @@ class GradientReducer:
         self._weigh_again()
 
     def _look_around(self) -> None:
-        """Since all ranks joined, or met in another world, what each did before is of no account."""
+        """Forget the state of earlier rounds if all ranks have joined, or have formed another world, since then."""
         if self._known.enter_era():
             self._round = Round()
             self._flights.clear()
@@ -235,13 +237,13 @@ class GradientReducer:
             self._look.look_around()
 
     def _conversation(self, place: Place) -> Conversation:
-        """Tell the others what is due here, and begin what is due anywhere."""
-        # Nothing begins before the others have come: what they were sent earlier would only wake a thread there that
-        # takes the processor from their backward().
+        """Send the other ranks what is due here, and begin what is due on any rank."""
+        # Nothing is submitted before all ranks have answered.
+        # An earlier submission would wake a thread on another rank, which would slow down that rank's backward().
         due = self._due()
         standings = self._table.standings()
         if place is Place.BACKWARD and not is_due(standings):
-            return  # a pass of a window that is not full: others may be further, and will wait
+            return  # not the last of backward_passes_per_step passes; ranks that are ahead wait
         for gradient in self._gradients.thawed(standings):
             self._hook(gradient)
         bundle = self._flights.make_bundle(due)
@@ -268,7 +270,7 @@ class GradientReducer:
             raise
 
     def _complete(self) -> None:
-        """Wait for what a conversation has begun, then warn of what it has found."""
+        """Wait for the reductions that a conversation has begun, then show its warning."""
         try:
             self._flights.wait()
         except Exception:
@@ -283,25 +285,25 @@ class GradientReducer:
     # Hooks
 
     def notified(self) -> None:
-        """A hook has told of the first of some gradients, or of one with which they are many bytes."""
+        """Handle a report of a hook: the first gradient of a pass, or one that brings the bytes to the limit."""
         if self._callback_of is None:
             self._look_around()
             self._callback_of = threading.get_ident()
             _in_backward.add(self)
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full and self._sends_early:
-            # Small ones wait for the end of backward(), where ranks agree to bundle them.
+            # Small gradients wait for the end of backward(), where ranks agree to bundle them.
             leaves_small = self._wait_in_backward and self._gradients.bundles
             large = self._due(Leave.SMALL if leaves_small else Leave.NONE)
             self._begin(large, _NOTHING_ELSE, will_wait=False)
 
     @property
     def _sends_early(self) -> bool:
-        """Return True if gradients may be sent before ranks have told each other what is due."""
+        """Return True if gradients may be sent before ranks have exchanged which ones are due."""
         return self._known.has_agreed and not (self._known.shares_parameters or self._flights.comm_hook.lacks_places)
 
     def _due(self, leave: Leave = Leave.NONE) -> list[int]:
-        """The numbers of gradients that have come to their last pass since this was called last."""
+        """Return the numbers of gradients that have completed their last pass since the last call."""
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
             follow_streams(self._arrived.take_streams())
@@ -309,12 +311,12 @@ class GradientReducer:
                 text = _TOO_LATE if self._gradients.is_lent(refused) else _TOO_MANY_PASSES
                 raise AssertionError(text.format(name=self._gradients[refused].name, passes=self._passes))
             if due and self._round.complete:
-                self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
+                self._round = self._round.forgotten()  # the program has dropped its gradients past the optimizer
             self._gradients.look_at(due)
             return self._gradients.with_left(due, leave)
 
     def _begin(self, due: list[int], agreed: Reduce, will_wait: bool) -> None:
-        """Begin these reductions, and those that are not due here of gradients that all ranks reduce."""
+        """Begin to reduce these gradients, and those not due here that all ranks have agreed to reduce."""
         with self._lock:
             missing = self._gradients.agree(agreed)
             are_last = bool(agreed.wanted) and self._round.complete
@@ -322,12 +324,12 @@ class GradientReducer:
 
     @outside_dynamo
     def _end_of_backward(self) -> None:
-        """Let all optimizers that this pass had gradients for speak with the other ranks, at the same time."""
+        """Exchange messages for all optimizers that had gradients in this pass, concurrently."""
         ended = [it for it in _in_backward if it._callback_of is not None and it._callback_of == self._callback_of]
         for reducer in ended:
             reducer._callback_of = None
             _in_backward.discard(reducer)
-        if len(ended) == 1 and self._wait_in_backward:  # nearly always
+        if len(ended) == 1 and self._wait_in_backward:  # the common case
             agree(ended, Place.BACKWARD)
             return
         ended.sort(key=lambda it: it._known.number)
@@ -343,7 +345,7 @@ class GradientReducer:
 
 
 def agree(reducers: Sequence[GradientReducer], place: Place) -> None:
-    """Tell other ranks what is due here for each optimizer, join in what is due there, and wait for all of it."""
+    """Send other ranks what is due here for each optimizer, reduce what is due on any rank, and wait for it."""
     if len(reducers) == 1:
         with reducers[0]._speaking:
             hold_one(reducers[0]._conversation(place))
@@ -357,7 +359,7 @@ def agree(reducers: Sequence[GradientReducer], place: Place) -> None:
 
 
 def _apart(reducers: list[GradientReducer]) -> list[list[GradientReducer]]:
-    """Sort into lists, mostly one. Those that have parameters in common reduce them one after the other."""
+    """Split reducers into lists, usually one, so that those with common parameters are in different lists."""
     if not any(it._known.shares_parameters for it in reducers):
         return [reducers] if reducers else []
     lists: list[list[GradientReducer]] = []
@@ -371,7 +373,7 @@ def _apart(reducers: list[GradientReducer]) -> list[list[GradientReducer]]:
     return lists
 
 
-_in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued
+_in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # reducers whose end-of-backward callback is queued
 
 
 def _notifier(reducer: weakref.ref[GradientReducer]) -> Callable[[], None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the messages of `rounds` get to the other ranks, and what users read when they do not."""
+"""Transport of the messages of `rounds` to the other ranks, and the errors that users see when it fails."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from horovod.torch.gradients.rounds import Place
 _LEFT = "This rank was {place} and waited for the others to come to theirs."
 _DIFFERENT = "This rank was {place}. The optimizers of all ranks must have the same parameters{difference}."
 _ELSEWHERE = "This rank was {place}."
-_OPTIMIZER = "the optimizer whose first parameter is"  # as the engine speaks of the exchange
+_OPTIMIZER = "the optimizer whose first parameter is"  # the words by which the engine's error describes the exchange
 
 
 class Pending:
-    """An exchange of one optimizer that has begun: all ranks' messages, combined."""
+    """Exchange that one optimizer has begun; its answer is all ranks' messages, combined with Max."""
 
     __slots__ = ("_is_first", "_name", "_optimizer", "_place", "exchange")
 
@@ -43,18 +43,18 @@ class Pending:
         return Exchange(direct.host.native_member(process_set), self._name, message)
 
     def is_complete(self) -> bool:
-        """Return True if `answer` would not block. Only while communication hooks are in use."""
+        """Return True if `answer` would not block. Use it only while communication hooks are in use."""
         return isinstance(self.exchange, PolledExchange) and self.exchange.is_complete()
 
     def wait(self, limit_s: float) -> bool:
-        """Wait for at most this long. Return True if the answer is there. Only while hooks are in use."""
+        """Wait for at most `limit_s`. Return True if the answer is there. Use it only while hooks are in use."""
         if isinstance(self.exchange, PolledExchange):
             with suppress(EngineError):  # `answer` raises it
                 self.exchange.wait(limit_s)
         return self.is_complete()
 
     def answer(self) -> bytes:
-        """Wait for the other ranks' messages. Once only."""
+        """Wait for the other ranks' messages and return the answer. Call it only once."""
         try:
             return self.exchange.finish()
         except EngineError as error:
@@ -71,7 +71,7 @@ class Pending:
         return type(error)(f"{said} {hint}", lost_rank=error.lost_rank, operation=error.operation)
 
     def _hint_of_mismatch(self, error: str) -> str:
-        if error.count(_OPTIMIZER) == 1:  # the others are not in an optimizer's exchange at all
+        if error.count(_OPTIMIZER) == 1:  # the other ranks are not in an optimizer's exchange
             return _ELSEWHERE.format(place=self._place.value)
         found = differing_parameters.find(self._optimizer, error) if self._is_first else None
         return _DIFFERENT.format(place=self._place.value, difference=f": {found}" if found else "")

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks tell each other about the gradients of an optimizer, and what follows from it. Pure: no tensor, no engine.
+"""Messages in which ranks report the state of an optimizer's gradients, and the decision that follows from them.
 
-Ranks speak at the end of a backward pass that made reductions due, and in step() unless the round is complete. Their
-messages are combined by Max, byte for byte, and all decide by the same answer, so they decide alike:
+The code here is pure: it uses neither tensors nor the engine. A rank sends a message at the end of a backward pass that
+made gradients due, and in step() unless the round is complete. The ranks' messages are combined byte by byte with Max.
+Every rank decides from the combined message alone, so all ranks decide alike:
 
-* What is due on any rank is reduced on all; ranks without a gradient send zeros. If nobody is in backward() any more,
-  so is everything else that somebody trains: the round is complete.
-* Small gradients that are due on all ranks, and are the same there, travel as one bundle; else each for itself, so that
-  ranks whose gradients differ hear which one it is.
-* With its first message each rank sends a checksum of its parameters: they should be the same (`parameter_check`).
-* It also reports whether another optimizer of this rank has parameters of the same names: if so on any rank, all ranks
-  tell the two apart by longer names (`known_optimizers`).
-* Each message carries a checksum of the rank's communication hook and buckets: they must be the same (`hooks`).
-* A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
-* Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
-  different steps from now on: all of them raise.
+* A gradient that is due on any rank is reduced on all ranks; ranks without this gradient send zeros. Once no rank is in
+  backward(), every other gradient that any rank trains is reduced, too, and the round is complete.
+* Small gradients travel as one bundle if the same ones are due on all ranks. Otherwise each travels alone, so that
+  the engine can name the gradient that differs.
+* With its first message each rank sends a checksum of its parameters, which should be equal (`parameter_check`).
+* Each rank also reports whether another of its optimizers has parameters of equal names. If any rank has one, all ranks
+  use longer names to tell the two optimizers apart (`known_optimizers`).
+* Each message carries a checksum of the rank's communication hook and buckets, which must be equal (`hooks`).
+* A rank in step() sends messages until the round is complete. A rank in backward() returns after one, because later
+  passes may make more gradients due.
+* If ranks have made different steps or dropped different gradients since the last exchange, they would mix up gradients
+  of different steps from now on: all ranks raise an error.
 
-Zeros say nothing: a rank that has joined agrees with everybody.
+Zeros are neutral in Max, so a rank that has joined, which contributes zeros, agrees with all others.
 """
 
 from __future__ import annotations
@@ -25,20 +27,21 @@ import zlib
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-# How far a gradient is, in the order in which one rank's word outweighs another's; the native gradient_table knows them
-# too. DONE: agreed on since the round began, and so done on all ranks or on none.
+# States of a gradient in a round, ascending by precedence: the maximum over the ranks decides.
+# The native gradient_table uses these numbers, too.
+# DONE means that ranks have agreed to reduce it in this round, so it is done on all ranks or on none.
 FROZEN, OPEN, OPEN_SPARSE, DUE, DUE_SPARSE, DONE = range(6)
-Standings = bytes  # one for each gradient
+Standings = bytes  # one state for each gradient, in the order of their numbers
 
-# The head of a message. Where it says who, that is the rank plus 1.
+# Offsets of the fields at the head of a message. A one-byte field that names a rank holds that rank plus 1.
 _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7)
-_SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
+_SUM_BYTES = 4  # of the checksum of done gradients; its complement follows, so that Max yields the minimum, too
 _BUNDLE = _HELD + 2 * _SUM_BYTES
-_KEY_BYTES = 8  # of the bundle; then its complement
-_HOOKS = _BUNDLE + 2 * _KEY_BYTES  # a checksum of the hook, 0 without one; then its complement
-_LOOK = _HOOKS + 2 * _SUM_BYTES  # a Look, in a rank's first message; zeros in later ones
-CHECKSUM_BYTES = 4  # of the parameters; then its complement
-_NAMES, _AFTER_JOIN = 2 * CHECKSUM_BYTES, 2 * CHECKSUM_BYTES + 1  # in a Look
+_KEY_BYTES = 8  # of the bundle's key; its complement follows
+_HOOKS = _BUNDLE + 2 * _KEY_BYTES  # checksum of the communication hook, 0 without one; its complement follows
+_LOOK = _HOOKS + 2 * _SUM_BYTES  # a packed Look in a rank's first message, zeros in later ones
+CHECKSUM_BYTES = 4  # of the parameters' checksum; its complement follows
+_NAMES, _AFTER_JOIN = 2 * CHECKSUM_BYTES, 2 * CHECKSUM_BYTES + 1  # offsets in a packed Look
 LOOK_BYTES = _AFTER_JOIN + 1
 HEAD_BYTES = _LOOK + LOOK_BYTES
 _MOST = 255
@@ -46,16 +49,17 @@ _NOTHING_HELD = _NO_HOOK = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
 
 
 class Place(Enum):
-    """Where a rank is when it speaks."""
+    """Point in the program from which a rank sends its message."""
 
     BACKWARD = "at the end of backward()"
     STEP = "in optimizer.step() or optimizer.synchronize()"
 
 
 class Names(IntEnum):
-    """How far the names of an optimizer's parameters tell it from this rank's others; the greatest of all ranks counts.
+    """Degree to which an optimizer's parameter names collide with those of this rank's other optimizers.
 
-    TWINS: another optimizer has parameters of the same names, shapes and types, so that ranks could confuse the two.
+    OWN: no name collides. SHARED: another optimizer has a parameter of an equal name. TWINS: another optimizer has
+    parameters of equal names, shapes and types, so that ranks could confuse the two. The maximum over all ranks counts.
     """
 
     OWN = 0
@@ -64,9 +68,10 @@ class Names(IntEnum):
 
 
 class Look(NamedTuple):
-    """What a rank says once about its optimizer.
+    """Part of a message that a rank sends only once about its optimizer.
 
-    `checksum`: of its parameters, if they are to be compared; `after_join`: because of hvd.join().
+    `checksum` covers the rank's parameters, and is None if ranks need not compare them. `after_join` is True if they
+    compare because of hvd.join().
     """
 
     checksum: int | None = None
@@ -79,10 +84,10 @@ class Look(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What follows from all ranks' looks.
+    """Result of combining all ranks' Looks.
 
-    `parameters_differ`: the ranks have begun with different ones, or train different ones; `after_join`: or have made
-    different steps until they joined. `names`: the optimizer's, on the rank where they tell least.
+    `parameters_differ` is True if ranks have different values or train different parameters. `after_join` is True if
+    they compared after hvd.join(). `names` is the worst collision of names that any rank reported.
     """
 
     parameters_differ: bool = False
@@ -91,7 +96,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, looks: bytes) -> Seen:
-        """`looks`: those of all ranks, combined by Max."""
+        """Return the result for `looks`, all ranks' packed Looks combined with Max."""
         if looks == SAID_BEFORE:
             return _NOTHING_SEEN
         checksums = looks[:_NAMES]
@@ -114,10 +119,11 @@ _IS_TRAINED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE, DONE)
 
 
 class Reduce(NamedTuple):
-    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed.
+    """Decision to reduce gradients.
 
-    `hooks_differ`: the ranks have different communication hooks or buckets. `trained`: where there are hooks, has a 1
-    for each gradient that some rank trains.
+    `wanted` has a 1 for each gradient to reduce; `sparse` lists the numbers of those reduced as sparse gradients. If
+    `bundled`, each rank sends the bundle that it proposed. If `hooks_differ`, ranks have different communication hooks
+    or buckets. `trained` has a 1 for each gradient that any rank trains; it is set only if there are hooks.
     """
 
     wanted: bytes
@@ -129,36 +135,36 @@ class Reduce(NamedTuple):
 
 
 class Differ(NamedTuple):
-    """The ranks have come apart; `text` says how."""
+    """Decision to raise an error, because the ranks have diverged; `text` says how."""
 
     text: str
 
 
 class Round(NamedTuple):
-    """What a rank remembers between its messages."""
+    """State that a rank keeps between its messages."""
 
-    steps: int = 0  # made since ranks last spoke
-    done: int = 0  # how many gradients were done when they last spoke
-    complete: bool = False  # nothing is left to be said in this round
+    steps: int = 0  # steps made since the last exchange
+    done: int = 0  # gradients that were done after the last exchange
+    complete: bool = False  # True if no further message is needed in this round
 
-    # What happens on this rank alone
+    # Events on this rank
 
     def stepped(self) -> Round:
         return self._replace(steps=self.steps + 1)
 
     def forgotten(self) -> Round:
-        """The gradients of this round are of no account any more: it is over, or they were dropped."""
+        """Return the state after the gradients of this round were dropped, or after the round has ended."""
         return self._replace(complete=False)
 
-    # What ranks say and hear
+    # Messages
 
     def message(
         self, rank: int, place: Place, standings: Standings, bundle: int = 0, look: bytes = SAID_BEFORE, hooks: int = 0
     ) -> bytes:
-        """What this rank has to say.
+        """Return this rank's message.
 
-        `bundle`: the key of what it would bundle; `look`: its Look, in its first one; `hooks`: the checksum of its
-        communication hook and buckets.
+        `bundle` is the key of the bundle that this rank proposes, or 0. `look` is a packed Look in the first message.
+        `hooks` is the checksum of the rank's communication hook and buckets, or 0 without a hook.
         """
         who = min(rank + 1, _MOST)
         head = bytearray(HEAD_BYTES)
@@ -176,7 +182,7 @@ class Round(NamedTuple):
         return bytes(head) + standings
 
     def heard(self, answer: bytes) -> tuple[Round, Reduce | Differ]:
-        """What follows from the combined messages, and what is to be remembered from here on."""
+        """Decide from the ranks' combined messages. Return the state to keep and the decision."""
         if difference := _steps_differ(answer) or _held_differ(answer):
             return Round(), Differ(difference)
         standings = answer[HEAD_BYTES:]
@@ -195,7 +201,7 @@ class Round(NamedTuple):
 
 
 def is_due(standings: Standings) -> bool:
-    """Whether a backward pass has anything to tell the others."""
+    """Return True if a gradient is due, so that this rank has to send a message at the end of a backward pass."""
     return DUE in standings or DUE_SPARSE in standings
 
 
@@ -216,12 +222,12 @@ def _with_complement(number: int, size: int) -> bytes:
 
 
 def with_complement(checksum: int) -> bytes:
-    """A checksum so that Max shows whether ranks have different ones."""
+    """Return a checksum followed by its complement, so that Max shows whether ranks have different ones."""
     return _with_complement(checksum, CHECKSUM_BYTES)
 
 
 def is_same(said: bytes) -> bool:
-    """Whether all ranks that said something with its complement said the same."""
+    """Return True if all ranks that sent a value with its complement sent an equal one; `said` is the maximum."""
     half = len(said) // 2
     return all(high + low == _MOST for high, low in zip(said[:half], said[half:], strict=True))
 
@@ -252,7 +258,7 @@ def _steps_differ(answer: bytes) -> str | None:
 def _held_differ(answer: bytes) -> str | None:
     held = answer[_HELD:_BUNDLE]
     if held == _NOTHING_HELD:
-        return None  # as in every round of ranks that do the same
+        return None  # the common case: no rank keeps gradients across steps
     if is_same(held) or not any(held):
         return None
     dropped, kept = answer[_DROPPED], answer[_KEPT]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients under way that the program changes in place: torch counts what is written to a tensor."""
+"""Detection of gradients that the program changes in place while they are being reduced, by torch's version counter."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _CHANGED = (
 
 
 class Writes:
-    """Gradients under way, each with the number of writes to it when its reduction began."""
+    """Gradients being reduced, each with the value of its version counter when its reduction began."""
 
     def __init__(self) -> None:
         self._watched: list[tuple[str, torch.Tensor, int]] = []
 
     def watch(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Note how often these have been written to. The engine's own writes do not count."""
+        """Record the version counters of these gradients; the engine's own writes do not change them."""
         self._watched += [(name, grad, grad._version) for name, grad in named if not grad.is_inference()]
 
     def clear(self) -> None:
         self._watched.clear()
 
     def changed(self) -> list[str]:
-        """Return the names of those that the program has written to, and forget all. Call before results land."""
+        """Return the gradients that the program has written to, and forget all. Call before copying results."""
         watched, self._watched = self._watched, []
         return [name for name, grad, version in watched if grad._version != version]
 
 
 def refuse(changed: list[str]) -> None:
-    """Raise ValueError if gradients have changed."""
+    """Raise ValueError if the list of changed gradients is not empty."""
     if changed:
         raise ValueError(_CHANGED.format(name=changed[0]))

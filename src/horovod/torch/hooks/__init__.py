@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks: the user's code decides how the gradients of an optimizer travel between ranks."""
+"""Communication hooks: functions of the user that reduce an optimizer's gradients over the ranks."""
 
 from horovod.torch.hooks.bucket import Bucket, CommHook
 from horovod.torch.hooks.dense import allreduce_hook

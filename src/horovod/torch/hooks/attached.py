@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communication hook of one optimizer: the hook, its buckets, and whether ranks have agreed on both."""
+"""Communication hook of one optimizer, its buckets, and the agreement of the ranks on both."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _SPARSE = (
 
 
 class AttachedHook:
-    """Nothing until a hook is registered; then all that the optimizer's rounds need to know of it."""
+    """Communication hook of an optimizer with what the optimizer's rounds need to know of it; empty without one."""
 
     def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, reduction: Reduction) -> None:
         self.hook: CommHook | None = None
-        self.checksum = 0  # of hook and layout; 0: there is no hook
-        self.has_exchanged = False  # this optimizer has told other ranks which hook it has
+        self.checksum = 0  # of hook and layout; 0 without a hook
+        self.has_exchanged = False  # True if this optimizer has sent the checksum to other ranks
         self._optimizer = optimizer
         self._gradients = gradients
         self._call = reduction.call
-        self._travels_dense = reduction.sparse_as_dense  # sparse gradients do
+        self._travels_dense = reduction.sparse_as_dense  # sparse gradients are made dense for the reduction
         self._runs = BucketRuns(optimizer, reduction.call)
         self._side = Side(None)
         self._limit_bytes = DEFAULT_BYTES
-        self._groups: list[list[str]] = []  # the user's
+        self._groups: list[list[str]] = []  # names of the parameters in each of the user's groups
 
     def attach(self, hook: CommHook, limit_bytes: int) -> None:
-        """Take over a hook. Fill buckets with what is trained, the user's groups first."""
+        """Use a hook from now on. Put the trained parameters into buckets, the user's groups first."""
         if self.hook is None:
             self._groups = [[it.name for it in group.gradients] for group in self._gradients.groups]
         trained = [it for it in self._gradients if it.parameter.requires_grad]
@@ -58,21 +58,21 @@ class AttachedHook:
 
     @property
     def leaves_gradients(self) -> bool:
-        """Return True if the hook leaves the gradients to the engine, as compression does on one host."""
+        """Return True if the hook leaves the reduction to the engine, as compression does on one host by default."""
         leaves: Callable[[], bool] | None = getattr(self.hook, "leaves_gradients", None)
         return leaves is not None and leaves()
 
     def enter_era(self) -> None:
-        """Let ranks agree anew: some may be new, with a layout of their own."""
+        """Make ranks agree again in the new era, because new ranks may have other layouts."""
         self._side = self._side._replace(is_settled=False)
 
     @property
     def lacks_places(self) -> bool:
-        """Return True if gradients may come that no bucket has a place for; ranks have to append buckets first."""
+        """Return True if a gradient may be computed for which there is no bucket, so that ranks must append buckets."""
         return self.hook is not None and any(it.hook is not None and it.group is None for it in self._gradients)
 
     def settle(self, decision: Reduce, place: Place) -> Conversation:
-        """Find out what differs if ranks have different hooks or layouts. Then append buckets for what is new."""
+        """If ranks have different hooks or layouts, find out what differs. Then append buckets for new parameters."""
         if decision.hooks_differ:
             yield from self._compare(place)
         if self.hook is None:
@@ -87,7 +87,7 @@ class AttachedHook:
         self._side = self._side._replace(is_settled=True)
 
     def start(self, flat: FlatBucket, gradients: list[Gradient]) -> Callable[[list[torch.Tensor]], None]:
-        """Begin to reduce a bucket of these gradients. Call what is returned to put the result into their tensors."""
+        """Begin to reduce a bucket of these gradients. Return a function that copies the result into their tensors."""
         if self.hook is None or self._call.process_set.size() == 1:
             return lambda grads: None
         tensor = flat.fill(gradients)
@@ -104,13 +104,13 @@ class AttachedHook:
         return put_in_place
 
     def complete(self, agreed: Reduce, place: Place) -> Conversation:
-        """Go on with the hook until the buckets of what all ranks have agreed on are reduced."""
+        """Drive the hook until all buckets that ranks have agreed on are reduced."""
         alone = self._call.process_set.size() == 1
         if self.hook is not None and any(agreed.wanted) and not (alone or self.leaves_gradients):
             yield from self._runs.complete(place, repr(self._side.hook))
 
     def clear(self) -> None:
-        """End what is under way."""
+        """End all runs of the hook."""
         self._runs.clear()
 
     def _compare(self, place: Place) -> Conversation:
@@ -132,8 +132,8 @@ class AttachedHook:
 def describe(hook: Any) -> str:
     """Return a hook's name and arguments as a text, which ranks compare.
 
-    That is what its describe() returns, if it has one. A partial function has its arguments in the text, and so has an
-    object whose repr() shows them, such as a dataclass.
+    The text is the result of hook.describe() if the hook has this method. The text of a partial function contains its
+    arguments, as does that of an object whose repr() shows them, such as a dataclass.
     """
     own = getattr(hook, "describe", None)
     if callable(own):

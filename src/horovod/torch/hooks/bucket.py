@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a communication hook is given: the gradients of one bucket, and collectives on named stages."""
+"""Argument of a communication hook: the gradients of one bucket, and collectives to reduce them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Bucket:
     """The gradients of some parameters as one flat tensor, and what a hook needs to reduce them over all ranks.
 
     Attributes:
-        index: The bucket's place in the layout, the same on all ranks and in every step.
+            index: Index of the bucket in the layout, equal on all ranks and in every step.
         is_last: True for the last bucket of the layout.
         tensor: A flat copy of the gradients, with zeros for parameters without one. Gradients narrower than float32
             are float32 here. The hook may write to it and return it. It is valid until the hook returns.
         gradients: Views of `tensor` by the names of the parameters, in their shapes.
-        op: hvd.Average or hvd.Sum, as the optimizer was made.
-        process_set, size, rank: The ranks that reduce together, their number, and this rank's place among them.
+            op: hvd.Average or hvd.Sum, as given to the optimizer.
+            process_set, size, rank: The ranks that reduce together, their number, and this rank's index among them.
     """
 
     def __init__(
@@ -38,7 +38,10 @@ class Bucket:
         reduction: Call,
         name_of: Callable[[str], str],
     ) -> None:
-        """`reduction`: the optimizer's own allreduce; `name_of`: makes the name on the wire of a stage's name."""
+        """Make a bucket.
+
+        `reduction` is the optimizer's own allreduce. `name_of` returns the name on the wire for the name of a stage.
+        """
         self.index = index
         self.is_last = is_last
         self.tensor = tensor
@@ -53,7 +56,7 @@ class Bucket:
         self._begun: list[Collective] = []
 
     def allreduce_async(self, tensor: Tensor, op: int | None = None, stage: str = "allreduce") -> Handle:
-        """Begin to reduce a tensor in place; yield the handle to get it. Without `op` reduce as the optimizer does."""
+        """Begin to reduce a tensor in place; yield the handle to get it. `op` defaults to the optimizer's."""
         given = self._reduction if op is None else Call(ALLREDUCE, self.process_set, op=op)
         factors = (given.prescale, given.postscale)
         call = Call(ALLREDUCE, self.process_set, self.wire_name(stage), given.op, *factors, in_place=True)
@@ -83,11 +86,11 @@ class Bucket:
         return self._name_of(self._label + stage)
 
     def label(self, text: str) -> None:
-        """Put a text before the names of all later stages, or nothing. The timeline shows these names."""
+        """Prefix the names of later stages, which the timeline shows, with `text`; an empty one means no prefix."""
         self._label = f"{text}." if text else ""
 
     def average(self, total: Tensor) -> Tensor:
-        """Turn a sum over all ranks, in place, into what the optimizer asked for: the mean, or the sum for op=Sum.
+        """Turn a sum over all ranks, in place, into the optimizer's result: the mean, or the sum for op=hvd.Sum.
 
         gradient_predivide_factor has no effect here: it divides before the sum and multiplies after it.
         """
@@ -95,11 +98,11 @@ class Bucket:
 
     def is_finite(self, tensor: Tensor) -> bool:
         """Return True if a tensor has no NaN and no infinity. Keep a new residual only if the result is finite."""
-        # A sum shows either, in one pass. It may also overflow.
+        # The sum is not finite if any value is not, and needs one pass; it may also overflow, so then check each value.
         return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
     def abandon(self) -> None:
-        """Keep the tensors of collectives that the hook began and did not wait for. Called when the hook has ended."""
+        """Keep alive the tensors of collectives that the ended hook began but did not wait for."""
         begun, self._begun = self._begun, []
         for collective in begun:
             collective.abandon()
@@ -110,8 +113,8 @@ class Bucket:
         return collective
 
 
-# A hook is called with a bucket and returns a generator: it yields handles, is sent their results, and returns the
-# reduced bucket, a flat tensor as large as bucket.tensor.
+# A hook is called with a bucket and returns a generator.
+# The generator yields handles, is sent their results, and returns a flat tensor of the size of bucket.tensor.
 Running: TypeAlias = Generator[Any, Any, Tensor]
 CommHook: TypeAlias = Callable[[Bucket], Running]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of the asynchronous collectives that a communication hook yields, and how the reducer waits for them."""
+"""Handles of the asynchronous collectives that a communication hook yields, and for which the reducer waits."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from horovod.common.context import default_context
 from horovod.common.handles import Pending
 from horovod.torch import direct
 
-_POLL_S = 0.0005  # for operations that cannot be waited for with a limit
+_POLL_S = 0.0005  # polling interval for operations that have no wait with a time limit
 
 
 class Handle(Protocol):
-    """A collective under way. Hooks yield it; the reducer sends the hook its result."""
+    """Collective in flight. Hooks yield it, and the reducer sends the hook its result."""
 
     def is_complete(self) -> bool:
         """Return True if `result` would not block."""
 
     def wait(self, limit_s: float) -> bool:
-        """Wait for at most this long. Return True if the operation has completed."""
+        """Wait for at most `limit_s`. Return True if the operation has completed."""
 
     def result(self) -> Any:
-        """Wait for the operation and return its result, or raise what it ended with. Call once."""
+        """Wait for the operation and return its result, or raise its error. Call it only once."""
 
 
 class Collective:
-    """One operation of the engine."""
+    """Handle of one operation of the engine."""
 
     def __init__(self, call: Call, tensor: torch.Tensor, change: Callable[[Any], Any] | None = None) -> None:
-        """Begin it. `change`: makes what the hook is sent of the operation's result."""
+        """Begin the operation. `change` converts its result to what the hook is sent."""
         self._change = change
         self._pending: Pending = direct.collectives_for(tensor).start(call, [tensor], will_wait=False)
 
@@ -50,16 +50,16 @@ class Collective:
         try:
             return bool(pending.world.wait(pending.handle, limit_s))
         except EngineError:
-            return True  # `result` raises it
+            return True  # `result` raises the error
 
     def result(self) -> Any:
         result = default_context.handles.finish(self._pending)
         return result if self._change is None else self._change(result)
 
     def abandon(self) -> None:
-        """Keep the tensors until the engine is done with them; no caller will ask for the result."""
+        """Keep the tensors alive until the engine is done with them; no caller will ask for the result."""
         if not self._pending.handle:
-            return  # its result was taken
+            return  # the result was already taken
         if self._pending.is_complete():
             with suppress(Exception):  # no caller asks for it
                 self.result()
@@ -68,7 +68,7 @@ class Collective:
 
 
 class Numbered:
-    """An operation that the hook has begun with one of the API's own functions, such as hvd.allreduce_async()."""
+    """Handle of an operation that the hook has begun by a function of the API, such as hvd.allreduce_async()."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -84,7 +84,7 @@ class Numbered:
 
 
 class Several:
-    """Operations that the hook waits for together."""
+    """Handle of several operations that the hook waits for together."""
 
     def __init__(self, handles: Sequence[Handle], change: Callable[[list[Any]], Any] = tuple) -> None:
         self._handles = handles
@@ -108,12 +108,12 @@ class Several:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # its traceback holds this frame
+            del failure  # its traceback refers to this frame
         return self._change(results)
 
 
 def as_handle(yielded: Any) -> Handle:
-    """Return the handle of what a hook has yielded; TypeError if it cannot be waited for."""
+    """Return the handle for the value that a hook has yielded; raise TypeError if it cannot be waited for."""
     if isinstance(yielded, Collective | Several | Numbered):
         return yielded
     if isinstance(yielded, list | tuple):

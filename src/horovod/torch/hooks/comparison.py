@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do when their communication hooks or bucket layouts differ: find the difference, or take over a layout.
+"""Comparison of the ranks' communication hooks and bucket layouts.
 
-Pure: a rank's first message of a round carries a checksum. Only if checksums differ do ranks exchange descriptions.
+The code here is pure. A rank's first message of a round carries a checksum. Only if checksums differ do ranks exchange
+their descriptions, to name the difference or to take over one rank's layout.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _SAME_EVERYWHERE = (
 
 
 class Side(NamedTuple):
-    """What one rank has: its hook as a text, None without one, and its layout."""
+    """Hook and layout of one rank; `hook` is the text that describes the hook, or None without one."""
 
     hook: str | None
     layout: Layout = ()
-    is_settled: bool = False  # ranks have agreed on this layout before
+    is_settled: bool = False  # True if ranks have agreed on this layout before
 
     def checksum(self) -> int:
-        """Return a number that is 0 only without a hook."""
+        """Return a checksum, which is 0 only without a hook."""
         if self.hook is None:
             return 0
         return zlib.crc32(packed(self.layout).encode(), zlib.crc32(self.hook.encode())) or 1
@@ -44,7 +45,7 @@ class Side(NamedTuple):
 
 
 def share(text: bytes, index: int, count: int) -> Questions[list[bytes]]:
-    """Let all ranks know a text of each; empty for a rank that has joined. `index`: this rank's among `count`."""
+    """Exchange one text per rank; it is empty for a rank that has joined. `index` is this rank's, of `count`."""
     length = len(text).to_bytes(_LENGTH_BYTES, "little")
     lengths = yield b"".join(length if it == index else bytes(_LENGTH_BYTES) for it in range(count))
     sizes = [int.from_bytes(lengths[it : it + _LENGTH_BYTES], "little") for it in range(0, len(lengths), _LENGTH_BYTES)]
@@ -56,7 +57,7 @@ def share(text: bytes, index: int, count: int) -> Questions[list[bytes]]:
 
 
 def layout_to_take_over(sides: Sequence[Side | None]) -> Layout | None:
-    """Return the layout of the first rank if all ranks may still take it over: same hook, nothing agreed on yet."""
+    """Return the first rank's layout if all ranks can use it: equal hooks, no layout agreed on before; else None."""
     present = [side for side in sides if side is not None]
     if len({side.hook for side in present}) > 1 or any(side.is_settled for side in present):
         return None
@@ -64,7 +65,7 @@ def layout_to_take_over(sides: Sequence[Side | None]) -> Layout | None:
 
 
 def difference(ranks: Sequence[int], sides: Sequence[Side | None]) -> str:
-    """Describe the first difference between what ranks have; None in place of a rank that has joined."""
+    """Describe the first difference between the ranks' hooks and layouts; a side is None if its rank has joined."""
     present = [(rank, side) for rank, side in zip(ranks, sides, strict=True) if side is not None]
     first_rank, first = present[0]
     for rank, side in present[1:]:

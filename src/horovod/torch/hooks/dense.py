@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simplest communication hook: one allreduce for each bucket, as without a hook."""
+"""Simplest communication hook: one allreduce for each bucket, as without a hook."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from horovod.torch.hooks.bucket import Bucket, Running
 
 
 def allreduce_hook(bucket: Bucket) -> Running:
-    """Reduce the bucket as the optimizer would."""
+    """Reduce the bucket with the optimizer's own operation."""
     reduced: torch.Tensor = yield bucket.allreduce_async(bucket.tensor)
     return reduced

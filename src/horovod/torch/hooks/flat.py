@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flat tensor of one bucket: gradients are copied into it once, and the hook's result is copied back."""
+"""Flat tensor of one bucket: gradients are copied into it once, and the hook's result is copied back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 
 class FlatBucket:
-    """Memory for the gradients of one bucket, which is kept from step to step."""
+    """Memory for the gradients of one bucket, reused in each step."""
 
     def __init__(self, index: int, plan: BucketPlan, members: Sequence[Gradient]) -> None:
         self.index = index
@@ -27,7 +27,7 @@ class FlatBucket:
         self._views: list[Tensor] = []
 
     def fill(self, present: Collection[Gradient]) -> Tensor:
-        """Copy these gradients to their places. Return the tensor, with zeros in all other places."""
+        """Copy these gradients to their positions. Return the tensor, which has zeros in all other positions."""
         if self._tensor is None:
             first = self._members[0].parameter
             dtype = torch.float64 if first.dtype is torch.float64 else torch.float32
@@ -50,7 +50,7 @@ class FlatBucket:
         return {it.name: view for it, view in zip(self._members, self._views, strict=True)}
 
     def scatter(self, result: Tensor, gradients: Collection[Gradient], grads: Sequence[Tensor]) -> None:
-        """Copy the parts of a hook's result into the gradients, which are given in the order of the bucket."""
+        """Copy the parts of a hook's result into `grads`, which are in the order of the bucket."""
         parts = [
             view
             for gradient, view in zip(self._members, self._views_of(result.detach()), strict=True)
@@ -60,7 +60,7 @@ class FlatBucket:
             torch._foreach_copy_(list(grads), parts)
 
     def drop(self) -> None:
-        """Leave the memory to operations that are still under way; the next step uses other memory."""
+        """Give up the memory, because operations in flight may still use it; the next step allocates other memory."""
         self._tensor = None
         self._views = []
 

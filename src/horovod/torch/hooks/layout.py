@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which gradients travel in which bucket of a communication hook. Pure: names and sizes, no tensor.
+"""Assignment of gradients to the buckets of a communication hook.
 
-A layout never changes: parameters that come later append buckets. Ranks compare the checksums of their layouts.
+The code here is pure: it uses names and sizes, but no tensor. Existing buckets never change: parameters that are added
+later get new buckets. Ranks compare the checksums of their layouts.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ _NO_LIMIT = 1 << 62
 
 
 class Described(NamedTuple):
-    """A parameter as far as the layout depends on it."""
+    """Properties of a parameter that determine its bucket."""
 
     name: str
     elements: int
     item_bytes: int
     dtype: str
-    device: str  # its type, such as "cuda": ranks number their devices differently
-    place: str = ""  # the device itself, which parts buckets but is not compared between ranks
+    device: str  # type of the device, such as "cuda", because ranks number their devices differently
+    place: str = ""  # the device itself; it separates buckets, but ranks do not compare it
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """What all parameters of a bucket have in common."""
+        """Properties that all parameters of a bucket have in common."""
         return self.dtype, self.device, self.place
 
     @property
@@ -35,12 +36,12 @@ class Described(NamedTuple):
 
 
 class BucketPlan(NamedTuple):
-    """One bucket: its parameters in the order in which their gradients lie in the flat tensor."""
+    """Parameters of one bucket, in the order of their gradients in the flat tensor."""
 
     dtype: str
     device: str
     names: tuple[str, ...]
-    sizes: tuple[int, ...]  # in elements
+    sizes: tuple[int, ...]  # number of elements of each parameter
 
     @property
     def elements(self) -> int:
@@ -69,18 +70,18 @@ def make_layout(
 
 
 def append_buckets(layout: Layout, parameters: Sequence[Described], limit_bytes: int = DEFAULT_BYTES) -> Layout:
-    """Return the layout with buckets for those parameters that have no place in it yet."""
+    """Return the layout with new buckets for those of the parameters that are in none."""
     known = placed(layout)
     return layout + make_layout([it for it in parameters if it.name not in known], (), limit_bytes)
 
 
 def placed(layout: Layout) -> set[str]:
-    """Return the names of all parameters that have a place."""
+    """Return the names of all parameters that are in a bucket."""
     return {name for plan in layout for name in plan.names}
 
 
 def packed(layout: Layout) -> str:
-    """Return the layout as a text that is the same for equal layouts."""
+    """Return the layout as a text; equal layouts give equal texts."""
     return json.dumps([[*plan[:2], list(plan.names), list(plan.sizes)] for plan in layout], separators=(",", ":"))
 
 
@@ -93,7 +94,7 @@ def unpacked(text: str) -> Layout:
 
 def _fill(parameters: Iterable[Described], limit_bytes: int) -> list[list[Described]]:
     buckets: list[list[Described]] = []
-    filling: dict[tuple[str, str, str], tuple[list[Described], int]] = {}  # the open bucket of each kind, and its bytes
+    filling: dict[tuple[str, str, str], tuple[list[Described], int]] = {}  # each kind's open bucket and its bytes
     for parameter in parameters:
         bucket, nbytes = filling.get(parameter.kind, ([], 0))
         if bucket and nbytes + parameter.nbytes > limit_bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.register_comm_hook(): checks the optimizer and the hook, and gives the hook to the optimizer's reducer."""
+"""hvd.register_comm_hook(), which checks the optimizer and the hook, and attaches the hook to the reducer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runs of an optimizer's communication hook in one round: advanced as collectives complete, ended on all ranks.
+"""Runs of an optimizer's communication hook in one round, advanced as collectives complete and ended on all ranks.
 
-At the end of a round's exchange all ranks have begun the same buckets. They then tell each other, in one small message,
-how far they are: a rank whose hook has failed would otherwise leave the others waiting for its collectives.
+At the end of a round's exchange all ranks have begun the same buckets. They then report to each other, in one small
+message, whether they have finished. Otherwise, if the hook failed on one rank, the other ranks would wait for its
+collectives.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from horovod.torch.hooks.flat import FlatBucket
 from horovod.torch.hooks.runs import HookRun
 
 _TOPIC = "hook."
-# How long a rank waits for the others' collectives before it asks whether a hook has failed.
+# Seconds for which a rank waits for the others' collectives before it asks them whether a hook has failed.
 _PATIENCE_S = 1.0
-_SLICE_S = 0.002  # while it waits for several collectives, or for collectives and the answer
+_SLICE_S = 0.002  # longest wait for one of several collectives
 _FAILED = (
     "The communication hook {hook} failed on rank {rank} in {text}. Gradients were left as they were before the "
     "exchange."
@@ -34,21 +35,22 @@ _FAILED = (
 
 
 class BucketRuns:
-    """All runs that have begun and whose results have not been put in place."""
+    """Runs of the hook that have begun and whose results have not been copied to the gradients."""
 
     def __init__(self, optimizer: KnownOptimizer, reduction: Call) -> None:
         self._optimizer = optimizer
         self._reduction = reduction
-        self._begun: dict[int, tuple[HookRun, FlatBucket]] = {}  # by the bucket's index
+        self._begun: dict[int, tuple[HookRun, FlatBucket]] = {}  # by the index of the bucket
         self._lock = threading.RLock()  # with several devices autograd fills buckets from several threads
-        self._failures = 0  # on any rank in this world: what they have left under way has the earlier names
+        # Hook failures in this world. Wire names count them, because failed runs leave operations behind.
+        self._failures = 0
         self._world: object = None
 
     def __bool__(self) -> bool:
         return bool(self._begun)
 
     def start(self, hook: CommHook, flat: FlatBucket, bucket_of: Callable[[Callable[[str], str]], Bucket]) -> HookRun:
-        """Begin a run. `bucket_of`: makes the bucket, given what makes the names of its stages."""
+        """Begin a run. `bucket_of` makes the bucket from a function that makes the names of its stages."""
         with self._lock:
             self.advance()
             run = HookRun(hook, bucket_of(lambda stage: self._wire_name(flat.index, stage)))
@@ -56,13 +58,13 @@ class BucketRuns:
             return run
 
     def advance(self) -> None:
-        """Let all runs go on whose collectives have completed."""
+        """Continue all runs whose collectives have completed."""
         with self._lock:
             for run, _ in list(self._begun.values()):
                 run.advance()
 
     def landed(self, index: int) -> None:
-        """Forget a run whose result is in place."""
+        """Remove a run, because its result has been copied to the gradients."""
         with self._lock:
             self._begun.pop(index, None)
 
@@ -76,7 +78,7 @@ class BucketRuns:
                 run.abandon()
 
     def complete(self, place: Place, description: str) -> Conversation:
-        """Go on with all runs until they have ended on all ranks. All ranks raise if a hook has failed on any."""
+        """Continue all runs until they have ended on all ranks. Raise on all ranks if a hook has failed on any."""
         while True:
             waits = yield from self._go_on()
             failed = self._failed_run() is not None
@@ -91,7 +93,7 @@ class BucketRuns:
                 return
 
     def _go_on(self) -> Asking[bool]:
-        """Advance the runs until all have ended or one has failed. Return True if collectives take too long."""
+        """Continue the runs until all have ended or one has failed. Return True if collectives take too long."""
         give_up = time.monotonic() + _PATIENCE_S
         while True:
             self.advance()
@@ -104,7 +106,7 @@ class BucketRuns:
             yield _Waits(waiting, None, left_s)
 
     def _unfinished(self) -> list[HookRun]:
-        """Return the runs that have not ended, that of the lowest index first."""
+        """Return the runs that have not ended, in the order of their buckets."""
         return [run for _, (run, _) in sorted(self._begun.items()) if not run.is_over]
 
     def _failed_run(self) -> HookRun | None:
@@ -117,7 +119,7 @@ class BucketRuns:
         if run is not None:
             error = run.error
             if isinstance(error, HorovodInternalError) and not isinstance(error, HorovodMismatchError):
-                raise error  # the world is over
+                raise error  # the world has ended
             text = f"bucket {run.bucket.index} of {self._optimizer.described_as}: {type(error).__name__}: {error}"
         ranks = self._optimizer.process_set.ranks or [0]
         index = ranks.index(default_context.topology.rank)
@@ -137,9 +139,9 @@ class BucketRuns:
 
 
 class _Waits:
-    """What a conversation yields until one of some runs can go on, or a report has its answer.
+    """Object that a conversation yields until one of several runs can continue, or a report has its answer.
 
-    A rank goes on with whichever run can: while one bucket is on the wire, it compresses the next one.
+    A rank continues whichever run can: while the collectives of one bucket are in flight, it compresses the next one.
     """
 
     def __init__(self, runs: list[HookRun], report: Pending | None, limit_s: float) -> None:
@@ -153,7 +155,7 @@ class _Waits:
         return self._report is not None and self._report.is_complete()
 
     def wait(self, limit_s: float) -> bool:
-        """Wait for at most this long. Return True if the conversation can go on."""
+        """Wait for at most `limit_s`. Return True if the conversation can continue."""
         if len(self._runs) == 1 and self._report is None:
             return self._runs[0].wait(limit_s)
         give_up = time.monotonic() + limit_s
@@ -165,6 +167,6 @@ class _Waits:
         return self.is_complete()
 
     def answer(self) -> bytes:
-        """Wait until the conversation can go on."""
+        """Wait until the conversation can continue."""
         self.wait(max(0.0, self._give_up - time.monotonic()))
         return b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a communication hook on one bucket: a generator and the collective that it waits for."""
+"""Run of a communication hook on one bucket: a generator, and the collective that it waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horovod.torch.hooks.collectives import Handle, as_handle
 
 
 class HookRun:
-    """A hook's generator. It never blocks unless asked to wait, and keeps its failure until somebody asks for it."""
+    """Run of a hook's generator. Only wait() blocks. A failure is stored in `error` instead of being raised."""
 
     def __init__(self, hook: CommHook, bucket: Bucket) -> None:
         self.bucket = bucket
@@ -30,16 +30,16 @@ class HookRun:
         return self.result is not None or self.error is not None
 
     def can_advance(self) -> bool:
-        """Return True if the collective that the hook waits for has completed, or cannot be asked."""
+        """Return True if the collective that the hook waits for has completed, or if polling it raises an error."""
         if self._handle is None:
             return False
         try:
             return self._handle.is_complete()
         except Exception:
-            return True  # the hook gets the error when it asks for the result
+            return True  # advance() gets the error from result() and throws it into the hook
 
     def advance(self) -> None:
-        """Give the hook the results of completed collectives, until it waits for one that has not completed."""
+        """Send the hook the results of completed collectives, until it waits for one that has not completed."""
         while self._handle is not None and self._generator is not None and self.can_advance():
             handle, self._handle = self._handle, None
             try:
@@ -49,7 +49,7 @@ class HookRun:
             self._step(step)
 
     def wait(self, limit_s: float) -> bool:
-        """Wait for the collective for at most this long. Return True if the hook can go on."""
+        """Wait for the collective for at most `limit_s`. Return True if the hook can continue."""
         return self._handle is None or self._handle.wait(limit_s)
 
     def abandon(self) -> None:
@@ -57,7 +57,7 @@ class HookRun:
         generator, self._generator = self._generator, None
         self._handle = None
         if generator is not None:
-            with suppress(Exception):  # the failure that ended the round is on its way
+            with suppress(Exception):  # another failure, which ended the round, is already being raised
                 generator.close()
         self.bucket.abandon()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking operations as operators of torch, which a compiled graph can hold. Imported while one is traced."""
+"""Blocking operations as torch operators, which a compiled graph can hold. Imported only while a graph is traced."""
 
 from horovod.torch.operators.movements import allgather, alltoall, broadcast, broadcast_, grouped_allgather
 from horovod.torch.operators.reductions import (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an operator is made: what it runs, and what the compiler is told about its shapes and gradients.
+"""Definition of operators: what they run, and what the compiler needs to know about their shapes and gradients.
 
-Operators carry only tensors, numbers and text, so a process set travels as its id. The compiler may hand tensors over
+Operators accept only tensors, numbers and text, so a process set is passed as its id. The compiler may pass tensors
 with any strides, so inputs are made contiguous here instead of being refused.
 """
 
@@ -18,12 +18,12 @@ from horovod.torch.adapter import Tensor
 
 
 def define(name: str, schema: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
-    """An operator `horovod::name`; `shapes` makes empty tensors like those that `run` returns."""
+    """Define an operator `horovod::name`. `shapes` makes empty tensors with the shapes that `run` returns."""
     full_name = f"horovod::{name}"
     torch.library.define(full_name, schema)
-    # Not torch.library.custom_op, which costs three times as much in each call.
+    # torch.library.custom_op would make each call three times as expensive.
     torch.library.impl(full_name, "CompositeExplicitAutograd", run)
-    # The operators see to lazy bits themselves. torch would do so too, but fails where a result is written in place.
+    # The operators handle lazy bits themselves. torch would do so too, but fails where a result is written in place.
     for bit in ("Negative", "Conjugate"):
         torch.library.impl(full_name, bit, torch.library.fallthrough_kernel)
     torch.library.register_fake(full_name, shapes)
@@ -54,14 +54,14 @@ def empty_like(tensor: Tensor) -> Tensor:
 
 
 def empty_with_rows(tensor: Tensor, rows: Any) -> Tensor:
-    """None: as many rows as the operation turns out to give."""
+    """Return an empty tensor with this number of rows; None is a number that is only known when the graph runs."""
     if rows is None:
         rows = torch.library.get_ctx().new_dynamic_size()
     return tensor.new_empty((rows, *tensor.shape[1:]))
 
 
 def check_rows(result: Tensor, rows: int | None, operation: str) -> Tensor:
-    """Refuse a result of another size than the graph was compiled for."""
+    """Raise ValueError if a result has another number of rows than the graph was compiled for; None allows any."""
     if rows is not None and result.shape[0] != rows:
         raise ValueError(
             f"hvd.{operation} in a compiled graph has {result.shape[0]} rows instead of {rows}, because the ranks' "
@@ -76,7 +76,7 @@ def graph_holds_unknown_sizes() -> bool:
 
 
 def keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """What a backward pass needs of a forward pass: all but the tensors, and how many rows these had."""
+    """Keep what a backward pass needs of a forward pass: its arguments and numbers of rows, but no input tensor."""
     first = inputs[0]
     tensors: Sequence[Tensor] = first if isinstance(first, (list, tuple)) else [first]
     ctx.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]

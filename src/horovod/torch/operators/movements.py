@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators that move rows: broadcast, allgather, alltoall.
 
-A graph needs sizes. Where torch may hold unknown ones (torch._dynamo.config.capture_dynamic_output_shape_ops) ranks may
-differ in their rows; elsewhere they are taken to have the same number, which is checked when the graph runs.
+A graph needs sizes. If torch may hold unknown sizes (torch._dynamo.config.capture_dynamic_output_shape_ops), ranks may
+have different numbers of rows. Otherwise all ranks are assumed to have equal numbers, which is checked at run time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None, process_set: Pr
     return tensor
 
 
-# Allgather. `rows` is what the result has, None if that is not known.
+# Allgather. `rows` is the number of rows of the result, or None if it is unknown.
 
 
 def _run_allgather(tensor: Tensor, rows: int | None, name: str | None, set_id: int) -> Tensor:
@@ -134,7 +134,7 @@ differentiate("grouped_allgather", keep_arguments, _grouped_allgather_backward)
 
 
 def grouped_allgather(tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet) -> list[Tensor]:
-    """In a graph, the ranks' tensors always have the same number of rows."""
+    """Gather a list of tensors; in a graph, all ranks must have equal numbers of rows."""
     rows = [tensor.shape[0] * (process_set.size() or 1) for tensor in tensors]
     return list(gather_group_with_rows(list(tensors), rows, name, process_set.process_set_id))
 
@@ -184,7 +184,7 @@ differentiate("alltoall", _keep_received, _alltoall_backward)
 
 
 def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> tuple[Tensor, Tensor]:
-    """With splits the sizes are never known: without leave for that, torch breaks the graph here."""
+    """Exchange rows. Splits make the sizes unknown, so torch breaks the graph here unless it may hold those."""
     rows = tensor.shape[0] if splits is None and not graph_holds_unknown_sizes() else None
     if splits is not None and not isinstance(splits, Tensor):
         splits = torch.tensor(splits, dtype=torch.int32)

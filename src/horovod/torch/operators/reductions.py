@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that reduce: allreduce and reducescatter, their groups, and allreduce in place."""
+"""Operators that reduce: allreduce and reducescatter, both also for groups, and allreduce in place."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def allreduce_(
     return tensor
 
 
-# A group
+# Groups of tensors
 
 
 def _run_grouped_allreduce(
@@ -111,7 +111,7 @@ def grouped_allreduce_(
 def _share(tensor: Tensor, set_id: int) -> Tensor:
     member = process_set(set_id)
     index, size = member.rank() or 0, member.size() or 1
-    # Equal to rules.rows_of, written so that the number of rows may be a symbol.
+    # Equal to rules.rows_of, but written so that the number of rows may be symbolic.
     return empty_with_rows(tensor, (tensor.shape[0] + size - 1 - index) // size)
 
 
