@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `horovodrun` command: parse the command line and run the job. Also available as `python -m
-horovod.runner.launch`."""
+"""The `horovodrun` command: parse the command line and run the job.
+
+Also available as `python -m horovod.runner.launch`.
+"""
 
 from __future__ import annotations
 

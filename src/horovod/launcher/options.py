@@ -64,8 +64,9 @@ class JobOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> JobOptions:
-        """Return the options in `given`, which maps the names of parsed flags to values. None means that a flag was not
-        given.
+        """Return the options in `given`, which maps the names of parsed flags to values.
+
+        None means that a flag was not given.
 
         Other names are ignored: the result of `parse_args` also holds flags that do not describe a job.
         """

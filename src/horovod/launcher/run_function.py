@@ -225,8 +225,10 @@ def _failure_text(server: Server, result: JobResult) -> str:
 
 
 def warn_of_what_has_no_effect(options: JobOptions, caller: str = "horovod.run") -> None:
-    """Log a warning for each argument that was given but has no effect. `caller` is the function that the user
-    called."""
+    """Log a warning for each argument that was given but has no effect.
+
+    `caller` is the function that the user called.
+    """
     from horovod.launcher import without_effect
 
     texts = [without_effect.sentence(name) for name in without_effect.given(options)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an elastic job may run: a user's HostDiscovery, and HostManager, which remembers its answers for ElasticDriver.
+"""Host discovery of an elastic job: the user's HostDiscovery, and HostManager, which keeps its answers.
 
-A host that a caller has blacklisted is not offered. What follows for the job's workers is decided in membership.py.
+HostManager does not offer hosts that a caller has blacklisted. membership.py decides what follows for the workers.
 """
 
 from __future__ import annotations

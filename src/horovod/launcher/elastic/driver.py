@@ -289,8 +289,10 @@ def _discovered(hosts: DiscoveredHosts) -> Discovered:
 def _limits(
     low: int, high: int | None, timeout: float | None, reset_limit: int | None, cooldown: Sequence[float] | None
 ) -> Limits:
-    """Return the limits of a job with num_proc set to `low`, because it is not known yet. Raise ValueError if one is
-    bad."""
+    """Return the limits of a job with num_proc set to `low`, because it is not known yet.
+
+    Raise ValueError if one is bad.
+    """
     check_number(low, "min_num_proc")
     most = MOST_RANKS if high is None else high
     check_number(most, "max_num_proc")

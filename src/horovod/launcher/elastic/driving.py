@@ -68,8 +68,9 @@ def timeout_s(given: float | None, environ: Mapping[str, str]) -> float:
 
 
 class WorkerPlacer(Protocol):
-    """Starter of workers: starts them in slots and signals them, without waiting. Their ends reach the driver as
-    events.
+    """Starter of workers: starts them in slots and signals them, without waiting.
+
+    Their ends reach the driver as events.
 
     A worker's environment holds the rendezvous and horovod.common.joining.elastic_place.worker_variables.
     """
@@ -153,8 +154,10 @@ class Driver:
         return self.outcome
 
     def stop(self) -> None:
-        """Make no further decisions. A caller in another thread must also put a Tick into the mail, which wakes
-        `run`."""
+        """Make no further decisions.
+
+        A caller in another thread must also put a Tick into the mail, which wakes `run`.
+        """
         self._is_stopped = True
         self._rendezvous.excuse_nobody()  # a worker that gets SIGTERM from now on must end
 
@@ -191,8 +194,10 @@ class Driver:
         self._look(event if isinstance(event, Told) else None)
 
     def _say_who_failed(self, before: State) -> None:
-        """Report workers that failed before they became members. Failures of members are reported with the next
-        generation."""
+        """Report workers that failed before they became members.
+
+        Failures of members are reported with the next generation.
+        """
         for failure in self.state.history:
             if failure not in before.history and failure.birth not in before.members:
                 self._say(words.failed(failure, self.state.rests_until.get(failure.slot), time.monotonic()))

@@ -145,8 +145,7 @@ class _Turn:
             self._put(replace(known, listens=True, unanswered=0))
 
     def _settle_on(self, hosts: dict[str, int], awaited: int) -> None:
-        """Take over the discovered hosts, in the order in which they were found first, so that rank 0 keeps its
-        host."""
+        """Take over the discovered hosts, known hosts first, so that rank 0 keeps its host."""
         kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
         self._set(hosts=kept | hosts, awaited=awaited)
         for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
@@ -166,8 +165,10 @@ class _Turn:
         self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh, ready_since=self.now))
 
     def _suspect(self, birth: int, lost: Loss) -> None:
-        """Handle the report that a member was lost. It may have ended, ask for a place soon, be frozen, or be cut
-        off."""
+        """Handle the report that a member was lost.
+
+        It may have ended, ask for a place soon, be frozen, or be cut off.
+        """
         self._set(cuts=cut_rules.with_loss(self.state, birth, lost, self.now))
         accused = cut_rules.member_of(self.state, lost.rank)
         if accused is not None and accused.phase is Phase.MEMBER and accused.until == math.inf:
@@ -219,8 +220,10 @@ class _Turn:
             self._punish(worker)
 
     def _record(self, failure: Failure, code: int) -> None:
-        """Add a failure to the history. A cause comes before the failures that followed, even if it is reported
-        later."""
+        """Add a failure to the history.
+
+        A cause comes before the failures that followed, even if it is reported later.
+        """
         consequences = [
             one
             for one in self.state.history
@@ -321,8 +324,10 @@ class _Turn:
                 self._dismiss(worker, f"its slot on {worker.slot[0]} is gone")
 
     def _is_hopeless(self) -> bool:
-        """Give up and return True if no further generation is possible. Also return True while the last members
-        leave."""
+        """Give up and return True if no further generation is possible.
+
+        Also return True while the last members leave.
+        """
         state, limits = self.state, self.state.limits
         if state.finished:
             return False

@@ -146,8 +146,7 @@ class State:
         return min(others) + timeout_s if others else math.inf
 
     def awaited_members(self) -> list[Worker]:
-        """Return the members that have not asked for a place although another one waits, and that no member reported
-        lost.
+        """Return the members that others wait for and that no member reported lost.
 
         They may be busy and not know of the change yet, or be frozen. The other members cannot notice a frozen one any
         more, because they have left the world that watched for it.
@@ -158,8 +157,10 @@ class State:
         return [one for one in members if one.phase is Phase.MEMBER and one.listens and one.until == math.inf]
 
     def next_call(self) -> float:
-        """Return when to ask the awaited members for a sign of life. The delay gives most of them time to arrive
-        first."""
+        """Return when to ask the awaited members for a sign of life.
+
+        The delay gives most of them time to arrive first.
+        """
         return max(self.called_at, math.inf if self.waiting_since is None else self.waiting_since) + REMINDER_S
 
     def has_unnoticed_loss(self) -> bool:

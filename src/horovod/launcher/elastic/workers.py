@@ -68,8 +68,10 @@ class Workers:
         return frozenset(self._hosts[birth] for birth in self.running)
 
     def heard(self, event: processes.Event) -> Ended | None:
-        """Return the end of a worker that this event reports, if any. Raise OSError if not even the first worker can
-        start."""
+        """Return the end of a worker that this event reports, if any.
+
+        Raise OSError if not even the first worker can start.
+        """
         match event:
             case processes.Started(birth, _):
                 self._has_started = True
