@@ -22,7 +22,7 @@ PAGE_WIDTH = 100
 
 
 class Transport(str, Enum):
-    """What `hvd test` can be asked to use: the names of horovod.tools.trial.TRANSPORTS."""
+    """Values of `hvd test --transport`: the names of horovod.tools.trial.TRANSPORTS."""
 
     AUTO = "auto"
     SHM = "shm"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the workers that go on when some of them cannot reach each other. Pure.
+"""Choice of the workers that go on when some of them cannot reach each other. Pure functions only.
 
 Workers of one host that reach the same other workers form one group. So the size of the problem is the number of hosts
 that some other host cannot reach, not the number of workers.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for hosts that cannot reach each other: when to probe, which workers not to kill, what to report. Pure.
+"""Rules for hosts that cannot reach each other: when to probe, which workers not to kill, what to report.
 
-cuts.py keeps the record and choice.py chooses the workers that go on; membership.py calls both.
+Pure functions only. cuts.py keeps the record and choice.py chooses the workers that go on; membership.py calls both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record of hosts and workers of an elastic job that cannot reach each other. Pure.
+"""Record of hosts and workers of an elastic job that cannot reach each other. Pure functions only.
 
 When a worker loses another one in a way that a cut may explain, the driver lets all hosts try to reach each other, and
 announces no generation before the answer. Pairs of hosts that failed are probed again from time to time. Workers that

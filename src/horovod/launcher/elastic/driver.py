@@ -81,16 +81,16 @@ class ResultsRecorder:
 
 
 class ElasticDriver:
-    """Keeps an elastic job going whose workers the caller's function starts. Use `start` once.
+    """Driver of an elastic job whose workers are started by the caller's function. Call `start` once.
 
     Args:
-        rendezvous: A RendezvousServer. It is started here unless the caller has done that.
-        discovery: Where workers may run.
+        rendezvous: A RendezvousServer. ElasticDriver starts it unless the caller has done that.
+        discovery: The discovery of hosts for workers.
         min_num_proc: The fewest workers the job may run with.
-        max_num_proc: The most workers it may have; None: as many as there are slots.
-        timeout: How long to wait for enough slots, in seconds; None: HOROVOD_ELASTIC_TIMEOUT, or 600.
-        reset_limit: How often workers may meet again; None: any number of times.
-        cooldown_range: Seconds that a slot rests after a failure, at least and at most.
+        max_num_proc: The most workers it may have; None allows as many as there are slots.
+        timeout: Seconds to wait for enough slots; None means HOROVOD_ELASTIC_TIMEOUT, or 600.
+        reset_limit: How often the workers may form a new generation after the first; None means any number of times.
+        cooldown_range: The shortest and longest time in seconds that a slot rests after a failure.
         verbose: Log the first generation too.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places in one generation: ranks for workers, which are identified by their birth ids. Pure."""
+"""Places in one generation: ranks for workers, which are identified by their birth ids. Pure functions only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Place:
 def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dict[int, Place]:
     """Return the places by birth id, for workers given as (birth id, (host, slot), last rank or None).
 
-    Survivors come first and their hosts come first. A worker without the training state is no survivor: its last rank
-    is None. Ranks on one host are consecutive. Rank 0 is a survivor if there is one, because it hands its state to all
-    others.
+    Survivors and their hosts come first. A worker without the training state is no survivor, so its last rank is None.
+    Ranks on one host are consecutive. Rank 0 is a survivor if there is one, because it hands its state to all others.
     """
     seniority = {birth: (rank is None, rank if rank is not None else 0, birth) for birth, _, rank in workers}
     hosts: dict[str, list[int]] = {}

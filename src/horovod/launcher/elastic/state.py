@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of an elastic job's driver, and values derived from it. Pure; membership.py makes the decisions."""
+"""State of an elastic job's driver, and values derived from it by pure functions. membership.py makes the decisions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages about an elastic job for the user: one line for each change of its members. Pure."""
+"""Messages about an elastic job for the user: one line for each change of its members. Pure functions only."""
 
 from __future__ import annotations
 

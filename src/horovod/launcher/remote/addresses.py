@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the address by which each host is known, from the results of connection attempts. Pure."""
+"""Choice of the address by which each host is known, from the results of connection attempts. Pure functions only."""
 
 from __future__ import annotations
 

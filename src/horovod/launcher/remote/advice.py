@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice about a host on which no agent could be started, based on the output of ssh or the host. Pure."""
+"""Advice about a host on which no agent could be started, based on the output of ssh or the host.
+
+Pure functions only.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command that runs an agent on another host, by ssh or a replacement. Pure.
+"""Command that runs an agent on another host, by ssh or a replacement. Pure functions only.
 
 It contains no secret, because other users can read command lines.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of the launcher's variables that are sent to another host. Pure."""
+"""Selection of the launcher's variables that are sent to another host. Pure functions only."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def gpus_to_ask_for(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def gpus_by_node(text: str) -> dict[str, int]:
-    """Parse scontrol's lines such as `Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES=gpu:a100:4(IDX:0-3)`. Pure."""
+    """Parse scontrol's lines such as `Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES=gpu:a100:4(IDX:0-3)`."""
     found: dict[str, int] = {}
     for nodes, resources in _NODES_LINE.findall(text):
         count = sum(map(int, _GPUS.findall(resources)))

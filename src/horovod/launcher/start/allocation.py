@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts that a batch system has set aside for this job: the defaults for -np and -H.
 
-Pure, except for a file that LSF may name.
+The functions are pure, except that one reads a file that LSF may name.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _flush_standard_streams() -> None:
 def jsrun_command(hosts: Sequence[HostInfo], options: JobOptions, command: Sequence[str]) -> list[str]:
     """Return the jsrun command: one resource set per host, with all cores and GPUs.
 
-    Ranks choose by local rank. Pure.
+    Ranks choose by local rank.
     """
     counts = {host.slots for host in hosts}
     if len(counts) != 1:

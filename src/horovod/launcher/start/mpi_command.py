@@ -94,7 +94,7 @@ def mpi_command(
     command: Sequence[str],
     environment: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the words of the command, and variables for mpirun itself. Pure."""
+    """Return the words of the command, and variables for mpirun itself."""
     count = str(sum(host.slots for host in hosts))
     listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
     if is_hydra(implementation):

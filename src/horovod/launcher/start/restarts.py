@@ -28,7 +28,7 @@ RunOnce = Callable[[ProcessTree, int, Callable[[JobResult], bool]], JobResult]
 
 @dataclass(frozen=True)
 class Budget:
-    """Number of restarts allowed and used, and of quick failures in a row. Pure."""
+    """Number of restarts allowed and used, and of quick failures in a row."""
 
     most: int
     used: int = 0
@@ -70,7 +70,7 @@ def run_with_restarts(most: int, run_once: RunOnce, tree: ProcessTree, output: U
 def _again(budget: Budget, run_once: RunOnce, tree: ProcessTree, output: UserOutput) -> JobResult:
     """Run the job again.
 
-    Hosts that do not answer now answered before and may come back, so that counts as a failure.
+    Hosts that do not answer count as a failure of this run, because they answered before and may come back.
     """
     from horovod.launcher.remote.opening import HostsError
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions when a worker exits, a signal comes or time passes. Pure; the loop in job.py carries them out.
+"""Decisions when a worker exits, a signal comes or time passes.
+
+The functions are pure; the loop in job.py carries the decisions out.
 
     running --failure--> ending --grace over--> killed
     running --signal---> ending --second signal or grace over--> killed --processes do not end--> given up
