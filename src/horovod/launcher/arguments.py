@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of horovodrun: those for settings are made from the table of settings, and the rest is listed here.
 
-A flag without a value stays unset: the config file fills the gaps, then DEFAULTS.
+A flag that is not given has no default in the parser. The config file fills the gaps first, then DEFAULTS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
     for setting in TABLE
     if setting.flag in ("--start-timeout", "--elastic-timeout")
 }
-# Checked flags without effect that have no config file key; the table describes the others.
+# Flags without a config file key that have no effect. For flags with such a key, the table's text says it.
 _KEPT = [dest for dest, setting in _CHECKED.items() if setting.kept and dest not in FLAG_SETTINGS]
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _MOST_DIGITS = 18

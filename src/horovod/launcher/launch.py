@@ -82,7 +82,7 @@ def _main(argv: Sequence[str]) -> int:
 
         if not is_shortage(error):
             raise
-        # all threads have ended, so the usual output writer cannot be used
+        # no writer thread can be started, so print directly
         print(f"horovodrun: error: {explain_shortage(error)}", file=sys.stderr)
         return USAGE_ERROR
 

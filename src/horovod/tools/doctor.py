@@ -38,7 +38,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Examination:
-    """All results."""
+    """Results of all checks of this machine."""
 
     sections: list[Section]
     transports: list[Transport]

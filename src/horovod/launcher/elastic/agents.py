@@ -43,7 +43,7 @@ class RemoteAgents:
         self.has_local_ranks = has_local_ranks
         self.host_env: dict[str, dict[str, str]] = {}
         self.choices: dict[str, Choice] = {}
-        self.problems: dict[str, str] = {}  # of hosts that were tried before the job began
+        self.problems: dict[str, str] = {}  # why hosts that were tried before the job began cannot be used
         self._env: Mapping[str, str] = {}
         self._listen: Callable[[str], None] = lambda address: None
         self._notify: Callable[[Opened | NotOpened], None] = lambda event: None

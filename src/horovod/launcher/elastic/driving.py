@@ -68,7 +68,7 @@ def timeout_s(given: float | None, environ: Mapping[str, str]) -> float:
 
 
 class WorkerPlacer(Protocol):
-    """Starter of workers: starts them in slots and signals them, without waiting.
+    """Interface for starting workers in slots and signalling them, without waiting.
 
     Their ends reach the driver as events.
 

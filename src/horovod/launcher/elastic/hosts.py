@@ -14,7 +14,7 @@ from horovod.launcher.elastic.vocabulary import Discovered, HostGone
 
 
 class Agents(Protocol):
-    """Opener of hosts that does not wait. `Opened` and `NotOpened` come as events."""
+    """Interface for opening hosts. Its methods do not wait: `Opened` and `NotOpened` come as events."""
 
     def open(self, hosts: tuple[str, ...]) -> None: ...
 

@@ -306,7 +306,7 @@ class _Turn:
         self._set(called_at=self.now)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
-        # a newcomer has no work to finish, so a signal is enough
+        # an answer lets a former member end its work properly
         if worker.phase is Phase.READY and worker.rank is not None:
             self.actions.append(Dismiss(worker.birth, why))
         else:

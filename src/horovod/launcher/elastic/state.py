@@ -42,7 +42,7 @@ class State:
     notified_at: float = -math.inf
     called_at: float = -math.inf
     finished: bool = False  # True once a worker has finished its work; no new workers are started then
-    first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, reason, and birth id
+    first_failure: tuple[int, str, int | None] | None = None  # in this generation: exit code, reason, and birth id
     slowest_start_s: float = 0.0  # longest time from a worker's start until its first request for a place
     has_trained: bool = False  # True once a worker has held training state that must not be lost
     # newest checkpoints that any worker has seen, by checkpoint() call

@@ -30,7 +30,7 @@ class Phase(Enum):
     READY = "ready"
     MEMBER = "member"
     LEAVING = "leaving"
-    FENCED = "fenced"  # killed because no sign of life came; its end is awaited
+    FENCED = "fenced"  # killed by the driver, which waits for its end
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Ready:
     """Event: a worker asks for its place in the next generation.
 
     Attributes:
-        lost: The lost rank that ended the worker's last generation.
+        lost: The loss of a rank that ended the worker's last generation.
         fresh: The worker never received the training state, even if it was a member already.
         seen: The newest checkpoints that the worker knows of.
     """

@@ -137,7 +137,7 @@ def fill_closed_descriptors() -> None:
 
 
 def output_of_process() -> UserOutput:
-    """Return the output to descriptors 1 and 2."""
+    """Return a UserOutput that writes to descriptors 1 and 2."""
     return UserOutput(
         to_descriptor(1),
         to_descriptor(2),
@@ -147,7 +147,7 @@ def output_of_process() -> UserOutput:
 
 
 def output_of_python() -> UserOutput:
-    """Return the output to sys.stdout and sys.stderr, whatever objects they are."""
+    """Return a UserOutput that writes to sys.stdout and sys.stderr, whatever objects they are."""
     stdout, stderr = sys.stdout, sys.stderr
     terminals = (_terminal(stdout), _terminal(stderr))
     return UserOutput(to_text(stdout), to_text(stderr), are_one=_are_one(stdout, stderr), terminals=terminals)

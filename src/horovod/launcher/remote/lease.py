@@ -45,7 +45,7 @@ def kept(descriptors: Sequence[int]) -> Iterator[None]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=descriptors,
-        start_new_session=True,  # the terminal suspends only the launcher's own session
+        start_new_session=True,  # in a session of its own, so that Ctrl-Z does not suspend it
     ) as keeper:
         try:
             yield

@@ -94,7 +94,7 @@ def interfaces_of(options: JobOptions, environ: Mapping[str, str]) -> list[str]:
 
 
 def allocation_of(options: JobOptions) -> Allocation | None:
-    """Return the hosts that a batch system has set aside, or None if the user names hosts."""
+    """Return the allocation of a batch system, or None if there is none or the user names hosts."""
     if options.names_hosts:
         return None
     return find_allocation(os.environ)

@@ -266,7 +266,7 @@ def _signal_all(pids: set[int], number: int) -> None:
 def _wake_on_signals() -> int:
     """Return a descriptor that becomes readable when a child ends.
 
-    Signals that end other programs only wake the guardian.
+    Signals that would end a process, such as SIGTERM, only wake the guardian.
     """
     receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)

@@ -46,7 +46,7 @@ class HostInfo:
 
 @dataclass(frozen=True)
 class SlotInfo:
-    """Place of one worker."""
+    """Place of one worker: its host, and its ranks and sizes."""
 
     hostname: str
     rank: int

@@ -13,7 +13,7 @@ from horovod.launcher.start.processes import Event, ProcessTree
 
 
 class Placer(Protocol):
-    """Starter of workers, which are identified by keys. Events can be read when its descriptor is readable."""
+    """Interface for starting, signalling and ending workers by key. Its descriptor is readable when events wait."""
 
     @property
     def is_over(self) -> bool: ...

@@ -68,6 +68,9 @@ def cores_notice(ranks: int, cores: object, where: str) -> str | None:
 
 
 def threads_each(cores: int, environ: Mapping[str, str]) -> int:
-    """Return the number of threads of a worker after `import numpy` and hvd.init(): main thread and NumPy's pool."""
+    """Return the number of threads of a worker after `import numpy` and hvd.init().
+
+    These are its own thread, the engine's thread, and NumPy's pool.
+    """
     given = next((environ[name] for name in _THREAD_SETTINGS if environ.get(name, "").isdecimal()), None)
     return 1 + (max(1, int(given)) if given is not None else cores)

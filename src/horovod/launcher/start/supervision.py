@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions when a worker exits, a signal comes or time passes.
 
-The functions are pure; the loop in job.py carries the decisions out.
+This module only decides; the loop in job.py carries the decisions out.
 
     running --failure--> ending --grace over--> killed
     running --signal---> ending --second signal or grace over--> killed --processes do not end--> given up
@@ -47,7 +47,7 @@ class Supervision:
     failure: Exit | None = None
     stop_signal: int | None = None
     deadline: float | None = None
-    reported: Exit | None = None  # of the first worker that reported an exception
+    reported: Exit | None = None  # expected exit of the first worker that reported an exception
     _suspects: list[Exit] = field(default_factory=list)
 
     def on_report(self, expected: Exit, now: float) -> bool:

@@ -24,7 +24,7 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 # The last two are set in elastic workers. A worker may start a job itself, whose ranks must not inherit its id or
 # place.
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE, BIRTH_VARIABLE, place_variables.PLANNED)
-# Horovod's names for the launcher and the transport of tensors, unless mpirun or jsrun starts the ranks.
+# Settings of Horovod for ranks that horovodrun itself starts, without mpirun or jsrun.
 _BACK_ENDS = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
