@@ -123,7 +123,8 @@ class Writer:
     def drain(self, patience_s: float, since: float) -> bool:
         """Wait until all is written.
 
-        Return False if the reader took nothing for `patience_s`, counted from `since` at least.
+        Return False if the reader takes nothing for `patience_s`, counted from its last read or from `since` if that is
+        later.
         """
         with self._changed:
             while self._pending:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents of a job, served by one thread. They offer a Job the interface of a ProcessTree.
 
-No method but `wait` waits for a host: messages are written when there is room, and results come as events.
+Only `wait` and `close` wait for hosts: messages are written when there is room, and results come as events.
 """
 
 from __future__ import annotations
