@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our launcher: `horovodrun` and `horovod.run`. Horovod's own import paths are in horovod.runner."""
+"""Launcher: `horovodrun` and `horovod.run`. Horovod's own import paths are in horovod.runner."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions for argparse that note which flags were given, for programs that build launchers of their own on ours."""
+"""argparse actions that record which flags were given, for programs that build their own launcher on this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from horovod.common.exceptions import HorovodDeprecationWarning
 
 
 def make_override_action(override_args: set[str]) -> type[argparse.Action]:
-    """Stores the value, and the flag's name in `override_args`: it then beats the config file."""
+    """Return an action that stores the value and adds the flag's name to `override_args`.
+
+    A flag in `override_args` takes precedence over the config file.
+    """
 
     class StoreOverride(argparse.Action):
         def __call__(
@@ -29,7 +32,7 @@ def make_override_action(override_args: set[str]) -> type[argparse.Action]:
 
 
 def make_override_bool_action(override_args: set[str], bool_value: bool) -> type[argparse.Action]:
-    """The same for a flag without a value, which stores `bool_value`."""
+    """Return an action for a flag without a value: store `bool_value` and add the flag's name to `override_args`."""
 
     class StoreOverrideBool(argparse.Action):
         def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
@@ -60,7 +63,7 @@ def make_override_false_action(override_args: set[str]) -> type[argparse.Action]
 def make_deprecated_bool_action(
     override_args: set[str], bool_value: bool, replacement_option: str, remove_version: str
 ) -> type[argparse.Action]:
-    """As make_override_bool_action, with a warning that names the flag to use instead."""
+    """Return a make_override_bool_action action that also warns and names the flag to use instead."""
     plain = make_override_bool_action(override_args, bool_value)
 
     class StoreDeprecatedBool(plain):  # type: ignore[misc, valid-type]
@@ -82,7 +85,7 @@ def make_deprecated_bool_action(
 
 
 def make_check_build_action(np_arg: argparse.Action) -> type[argparse.Action]:
-    """A flag that asks only for the report: the number of processes is then not required."""
+    """Return an action for a flag that only requests the report, so `np_arg` is no longer required."""
 
     class CheckBuild(argparse.Action):
         def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
@@ -103,7 +106,10 @@ def make_check_build_action(np_arg: argparse.Action) -> type[argparse.Action]:
 
 
 def make_nic_action(deprecated: bool) -> type[argparse.Action]:
-    """Collects interface names in `nics`; a comma list of the deprecated, single form gives a warning."""
+    """Return an action that adds interface names to `namespace.nics`.
+
+    If `deprecated`, a comma-separated list causes a deprecation warning.
+    """
 
     class AddInterfaces(argparse.Action):
         def __call__(

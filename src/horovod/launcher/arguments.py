@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's flags. Those that stand for a setting are made from the table of settings; the rest is listed here.
+"""Flags of horovodrun: those for settings are made from the table of settings, and the rest is listed here.
 
-Every flag's default is "not given": the config file fills the gaps, then DEFAULTS.
+A flag that is not given has no default in the parser. The config file fills the gaps first, then DEFAULTS.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from horovod.launcher import without_effect
 from horovod.launcher.actions import make_nic_action
 from horovod.launcher.options import FLAG_SETTINGS, SECTIONS
 
-# Flags whose values the table checks: these, and two that have no place in the config file.
+# Flags whose values are checked by the table: FLAG_SETTINGS, and two flags that have no config file key.
 _CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
     setting.flag.lstrip("-").replace("-", "_"): setting
     for setting in TABLE
     if setting.flag in ("--start-timeout", "--elastic-timeout")
 }
-# Those of the two that have no effect; of settings in the config file, the table's own words say it.
+# Flags without a config file key that have no effect. For flags with such a key, the table's text says it.
 _KEPT = [dest for dest, setting in _CHECKED.items() if setting.kept and dest not in FLAG_SETTINGS]
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _MOST_DIGITS = 18
-_SHOWN = 100  # characters of a flag that does not exist
+_SHOWN = 100  # characters shown of an unknown flag
 TAGS = ("auto", "always", "never")
 SHOWN_NEGATIVES = ("--no-hierarchical-allreduce", "--no-hierarchical-allgather", "--no-torus-allreduce")
 
 
 def is_negative(flag: str) -> bool:
-    """Whether the flag says the opposite of its YAML key (--no-stall-check and stall_check.enabled)."""
+    """Return True if the flag is the opposite of its YAML key (--no-stall-check and stall_check.enabled)."""
     return flag.startswith("--no-") or "-without-" in flag
 
 
@@ -44,7 +44,7 @@ def opposite(flag: str) -> str:
 
 
 class FlagParser:
-    """An argparse parser whose flags end where the worker's command begins."""
+    """argparse parser whose flags end where the worker's command begins."""
 
     def __init__(self) -> None:
         self._parser = argparse.ArgumentParser(
@@ -63,16 +63,16 @@ class FlagParser:
         self._parser.add_argument(
             "command", nargs=argparse.REMAINDER, help="the program and its arguments, started once for each rank"
         )
-        for action in self._parser._actions:  # argparse has no public list of them
+        for action in self._parser._actions:  # argparse has no public list of its actions
             for flag in action.option_strings:
                 self._actions[flag] = action
             if action.dest in without_effect.FLAGS or action.dest in _KEPT:
                 action.help = f"{action.help}; {without_effect.NOTE}"
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
-        """What was given, by name, and `command`. ValueError for a bad value of a setting.
+        """Return the given flags by name, and `command`. Raise ValueError for a bad value of a setting.
 
-        Ends the process for --help and unknown flags, as argparse does.
+        For --help and unknown flags it ends the process, as argparse does.
         """
         end, flags = self._split(argv)
         for flag in flags:
@@ -82,8 +82,8 @@ class FlagParser:
         for dest, setting in _CHECKED.items():
             text = given.get(dest)
             if text == []:
-                text = "--"  # argparse drops the value of --flag=-- before Python 3.13
-            if isinstance(text, str) and (text or setting.type is not str):  # an empty text: unset
+                text = "--"  # before Python 3.13, argparse drops the value of --flag=--
+            if isinstance(text, str) and (text or setting.type is not str):  # an empty string leaves the setting unset
                 value = parsed(setting.given_as(setting.flag or ""), text)
                 given[dest] = value.upper() if setting.choices and isinstance(value, str) else value
         command = list(argv[end:])
@@ -101,7 +101,7 @@ class FlagParser:
     def _split(self, argv: Sequence[str]) -> tuple[int, list[str]]:
         """Return the index of the first word that is neither a flag nor a flag's value, and the flags before it.
 
-        Found before argparse looks, because argparse would judge the command's own flags by horovodrun's.
+        This runs before argparse, which would parse the command's flags as flags of horovodrun.
         """
         index = 0
         flags: list[str] = []
@@ -116,7 +116,7 @@ class FlagParser:
         return len(argv), flags
 
     def _is_known(self, flag: str) -> bool:
-        """Return True for a flag, an abbreviation of one or more, and a short flag with its value (-p22)."""
+        """Return True for a flag, an abbreviation of one or more flags, and a short flag with its value (-p22)."""
         if any(known.startswith(flag) for known in self._actions):
             return True
         short = None if flag.startswith("--") else self._actions.get(flag[:2])
@@ -127,7 +127,7 @@ class FlagParser:
         if action is None:
             found = {id(self._actions[name]): self._actions[name] for name in self._actions if name.startswith(flag)}
             if len(found) != 1:
-                return 0  # unknown or ambiguous: argparse will say so
+                return 0  # unknown or ambiguous, which argparse reports
             action = next(iter(found.values()))
         if isinstance(action.nargs, int):
             return action.nargs
@@ -170,7 +170,7 @@ class FlagParser:
 
 
 def parsed(setting: Setting, text: str) -> Value:
-    """Return the value of a flag or of a config key. A list of numbers with one member is that number."""
+    """Return the value of a flag or a config key. A list of numbers with one member is that number."""
     value = parse(setting, text)
     return int(value) if setting.numbers and "," not in str(value) else value
 
@@ -272,14 +272,14 @@ _UNSET = (
     *("num_proc", "start_timeout", "nics", "output_filename", "tag", "config_file", "ssh_port", "ssh_identity_file"),
     *("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit", "cooldown_range"),
     *("hosts", "hostfile", "host_discovery_script", "mpi_args", "binding_args", "use_gloo", "use_mpi", "use_jsrun"),
-    *("command", "run_func", "executable"),  # what programs run that call horovod.launcher.launch._run
+    *("command", "run_func", "executable"),  # set by programs that call horovod.launcher.launch._run
 )
 _OFF = ("version", "check_build", "disable_cache", "verbose", "tcp", "prefix_output_with_timestamp")
 DEFAULTS: dict[str, Any] = {**dict.fromkeys(_UNSET), **dict.fromkeys(_OFF, False)}
 
 
 class HorovodArgs(argparse.Namespace):
-    """What parse_args() returns, with every default, for programs that fill it in themselves."""
+    """Result of parse_args() with every default, for programs that fill it in themselves."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**DEFAULTS, "num_proc": 1, **given})

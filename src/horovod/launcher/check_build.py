@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works here, found by looking at run time: nothing is decided when the package is built."""
+"""Report of what works on this machine. It is determined at run time; nothing is decided when the package is built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_PLACE_OF_GLOO = "not part of this package: Khorovod's own engine takes its p
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; `reason` says why it is not available, or what was found."""
+    """One line of the report. `reason` says what was found, or why the item is not available."""
 
     name: str
     available: bool
@@ -81,7 +81,7 @@ def _framework(name: str, package: str, door: str) -> Finding:
 
 
 def _engine() -> tuple[bool, str]:
-    """Whether the engine can really be loaded, and what stands in the way if not."""
+    """Return whether the engine can be loaded, and the reason if it cannot."""
     try:
         importlib.import_module("horovod._engine")
     except ImportError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that no job can have are refused before anything starts, whether they come from flags or from a program."""
+"""Checks of a job's options before anything starts, for horovodrun's flags and for `horovod.run`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from horovod.launcher.start.limits import check_cooldown, check_reset_limit
 
 
 def check_runnable(options: JobOptions, command: Sequence[str] | None) -> None:
-    """Raise ValueError if there is no command, NotImplementedError for what this version cannot do yet."""
+    """Raise ValueError if there is no command, and NotImplementedError for options that this version cannot combine."""
     if not command:
         raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
     refuse_unavailable(options)
 
 
 def refuse_unavailable(options: JobOptions) -> None:
-    """Raise NotImplementedError for what this version cannot do yet."""
+    """Raise NotImplementedError for options that this version cannot combine."""
     if options.is_elastic and (options.use_mpi or options.use_jsrun):
         raise NotImplementedError(
             "elastic training (--min-np, --host-discovery-script) through mpirun or jsrun is not available"
@@ -28,7 +28,7 @@ def refuse_unavailable(options: JobOptions) -> None:
 
 
 def check_values(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for a value that no job can have. `options` has the names of the parsed flags."""
+    """Raise ValueError for a value that no job can have. `options` is keyed by the names of the parsed flags."""
     for name in ("num_proc", "min_num_proc", "max_num_proc", "slots", "start_timeout"):
         if options[name] is not None and options[name] < 1:
             flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
@@ -39,7 +39,7 @@ def check_values(options: Mapping[str, Any]) -> None:
 
 
 def check_output_folder(folder: str | None) -> None:
-    """Raise ValueError if --output-filename is empty: the files would go to the current directory."""
+    """Raise ValueError if --output-filename is empty, because the files would go to the current directory."""
     if folder == "":
         raise ValueError(
             "--output-filename is empty: name a directory for the workers' output, or leave output_filename out"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's YAML file: flag values by the dotted keys of the table of settings. Errors name file and line.
+"""Parser of horovodrun's YAML file: flag values by the dotted keys of the table of settings.
 
-A bad value is an error, an unknown key only a warning: files that were written for Horovod may hold some.
+Errors name the file and the line. A bad value is an error; an unknown key is only a warning, because files written for
+Horovod may contain some.
 
-Values are read from the text as it stands in the file, by the rules of the environment. So nothing of YAML's own ideas
-of numbers (octal, sixty-based) applies, and no alias can make a small file large.
+Values are parsed from their text in the file, by the rules for environment variables. So YAML's own number formats
+(octal, base 60) do not apply, and an alias cannot expand a small file into a huge value.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 _CONTROLLERS = ("gloo", "mpi")
 _DEST_BY_KEY = {setting.yaml_key or "": dest for dest, setting in FLAG_SETTINGS.items()}
 _LARGEST_FILE = 1 << 20  # bytes
-_LONGEST_REASON = 300  # characters; some quote the file
-_MOST_UNKNOWN = 20  # keys to be named
+_LONGEST_REASON = 300  # characters; a reason may quote the file
+_MOST_UNKNOWN = 20  # unknown keys that are named
 _TAG = "tag:yaml.org,2002:"
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TEXTS = tuple(_TAG + kind for kind in ("str", "int", "float", "timestamp"))
@@ -35,7 +36,14 @@ Warn = Callable[[str], object]
 
 
 def read_config_file(path: str, warn: Warn) -> dict[str, Any]:
-    """Values by flag name. ValueError for a file or a value that is not valid; `warn` hears of unknown keys."""
+    """Return the values in the file by flag name.
+
+    Args:
+        warn: Receives one text for each unknown key.
+
+    Raises:
+        ValueError: The file or one of its values is not valid.
+    """
     root = _parse_yaml(_read_text(path), path)
     return _read_root(root, path, warn) if root is not None else {}
 
@@ -53,7 +61,7 @@ def _read_text(path: str) -> str:
 
 
 def _parse_yaml(text: str, path: str) -> yaml.Node | None:
-    """The document's nodes; None if it is empty."""
+    """Return the root node of the document, or None if it is empty."""
     import yaml
 
     try:
@@ -67,7 +75,7 @@ def _parse_yaml(text: str, path: str) -> yaml.Node | None:
         line, why = error.problem_mark.line if error.problem_mark is not None else 0, str(error.problem)
     except RecursionError:
         line, why = loader.line, "nested too deeply: only two levels of keys are known"
-    except (ValueError, OverflowError) as error:  # of PyYAML itself: characters and versions that there are not
+    except (ValueError, OverflowError) as error:  # raised by PyYAML for characters and YAML versions that do not exist
         line, why = loader.line, str(error)
     raise ValueError(f"{path}:{line + 1}: not valid YAML: {why[:_LONGEST_REASON]}")
 
@@ -96,7 +104,7 @@ def _read_root(root: yaml.Node, path: str, warn: Warn) -> dict[str, Any]:
 
 
 def _entries(node: yaml.Node, path: str) -> list[tuple[str, yaml.Node, str]]:
-    """(key, value, file:line) of a mapping."""
+    """Return (key, value, "file:line") for each entry of a mapping."""
     import yaml
 
     where = f"{path}:{node.start_mark.line + 1}"
@@ -154,7 +162,7 @@ def _is_nothing(node: yaml.Node) -> bool:
 
 
 def _text(node: yaml.Node) -> str:
-    """What a scalar says; of anything else not more than this, for aliases may have made it endless."""
+    """Return the text of a scalar, and a fixed phrase for any other node, because aliases may make its text endless."""
     return node.value if isinstance(node.value, str) else "a list or a mapping"
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun: from the command line to a running job. Also `python -m horovod.runner.launch`."""
+"""The `horovodrun` command: parse the command line and run the job.
+
+Also available as `python -m horovod.runner.launch`.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line merged with the config file and the defaults, checked. ValueError for a bad value.
+    """Return the command line merged with the config file and the defaults. Raise ValueError for a bad value.
 
-    There may be no command: what to run is a question for whoever runs something.
+    The command may be missing: only the functions that run a job require one.
     """
     flags = FlagParser()
     given = flags.parse(sys.argv[1:] if argv is None else argv)
@@ -47,7 +50,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_commandline() -> None:
-    """The entry point of `horovodrun`."""
+    """Run `horovodrun` and exit with its exit code."""
     try:
         code = _main(sys.argv[1:])
     except KeyboardInterrupt:
@@ -79,7 +82,8 @@ def _main(argv: Sequence[str]) -> int:
 
         if not is_shortage(error):
             raise
-        print(f"horovodrun: error: {explain_shortage(error)}", file=sys.stderr)  # no thread is left that could write
+        # no writer thread can be started, so print directly
+        print(f"horovodrun: error: {explain_shortage(error)}", file=sys.stderr)
         return USAGE_ERROR
 
 
@@ -116,7 +120,7 @@ def _launch(args: argparse.Namespace) -> int:
     output = output_of_process()
     code = USAGE_ERROR
     try:
-        with ProcessTree() as tree:  # first: its process starts while the rest is imported
+        with ProcessTree() as tree:  # entered first, so that its process starts while the other modules are imported
             code = _run_in(tree, options, args.command, output)
     except (ValueError, NotImplementedError, OSError) as error:
         output.say(f"error: {explain_shortage(error)}")
@@ -157,14 +161,14 @@ def _run_in(tree: ProcessTree, options: JobOptions, command: Sequence[str], outp
 
 
 def check_build(verbose: bool) -> None:
-    """Print which frameworks, controllers and tensor operations work here."""
+    """Print which frameworks, controllers and tensor operations work on this machine."""
     from horovod.launcher.check_build import report
 
     print(report(verbose))
 
 
 def _read_config(given: dict[str, Any]) -> dict[str, Any]:
-    """The config file's values; what it holds that nobody knows is said."""
+    """Return the config file's values, and print a warning for each unknown key."""
     from horovod.launcher.config_file import read_config_file
     from horovod.launcher.start.worker_environment import shows_warnings
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a job, parsed once from horovodrun's flags or from the arguments of `horovod.run`."""
+"""Options of a job, from horovodrun's flags or from the arguments of `horovod.run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from horovod.common.settings_table import TABLE, Setting, Value
 from horovod.launcher.start.limits import check_cooldown
 
-# Flags made from the table of settings, by the section of their YAML key.
+# Titles of the flag groups, by the section of the settings' YAML keys. These flags are made from the table of settings.
 SECTIONS = {
     "params": "tuneable parameter arguments",
     "autotune": "autotune arguments",
@@ -30,10 +30,10 @@ FLAG_SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options of one job. A field has the name of its flag in the result of `parse_args`.
+    """Options of one job. Each field is named like its flag in the result of `parse_args`.
 
-    Flags of FLAG_SETTINGS are not fields: their values are in `settings`, by the name of the variable, in the unit of
-    the flag.
+    The flags in FLAG_SETTINGS are not fields. Their values are in `settings`, by environment variable, in the flag's
+    unit.
     """
 
     num_proc: int = 1
@@ -64,7 +64,9 @@ class JobOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> JobOptions:
-        """Return the options in `given`, by the names of the parsed flags. None is an option that was not given.
+        """Return the options in `given`, which maps the names of parsed flags to values.
+
+        None means that a flag was not given.
 
         Other names are ignored: the result of `parse_args` also holds flags that do not describe a job.
         """
@@ -89,7 +91,7 @@ class JobOptions:
         return self.hosts is not None or self.hostfile is not None
 
     def given_names(self) -> frozenset[str]:
-        """Return the names of the flags that have another value than without the flag."""
+        """Return the names of the flags whose value differs from the default."""
         own = {one.name for one in fields(self) if one.name in _FIELDS and getattr(self, one.name) != one.default}
         return frozenset(own | {flag for flag, setting in FLAG_SETTINGS.items() if setting.name in self.settings})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs from Horovod's object of arguments, for programs that call `horovod.launcher.launch._run` themselves."""
+"""Jobs from Horovod's argument object, for programs that call `horovod.launcher.launch._run` themselves."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from horovod.launcher.start.stop_signals import dropping
 
 
 def run_arguments(args: argparse.Namespace) -> list[Any] | None:
-    """Run the function or the command of `args`; return the function's results by rank, None for a command.
+    """Run the function or the command in `args`. Return the function's results by rank, or None for a command.
 
     Args:
         args: Parsed flags, with all names of `arguments.DEFAULTS`.
 
     Raises:
-        RuntimeError: the job failed, or its command cannot be run.
+        RuntimeError: The job failed, or its command cannot be run.
     """
     check_values(vars(args))
     num_proc = args.num_proc or named_slots(args.hosts, args.hostfile) or default_processes(os.environ)

@@ -117,7 +117,7 @@ def run(
 
 
 def run_own(func: Callable[..., Any], args: Sequence[Any], options: JobOptions) -> list[Any]:
-    """Call a function of this package as `run` does, on processes that find no modules in the current folder."""
+    """Call a function of this package as `run` does, but without importing modules from the current folder."""
     with dropping():
         return results_of(options, func, args, {}, sys.executable, in_folder=False)
 
@@ -131,10 +131,13 @@ def results_of(
     *,
     in_folder: bool = True,
 ) -> list[Any]:
-    """Run a job whose ranks call a function; return what each returned, by rank. RuntimeError if the job fails.
+    """Run a job whose ranks call a function, and return the results by rank.
 
     Args:
-        in_folder: Let the workers look for modules in the current folder too, as `python -m` does.
+        in_folder: Let the workers import modules from the current folder too, as `python -m` does.
+
+    Raises:
+        RuntimeError: The job failed.
     """
     from horovod.common import serialization
     from horovod.common.own_programs import module_arguments
@@ -156,7 +159,7 @@ def results_of(
             return
         if result.exit_code != 0:
             raise RuntimeError(_failure_text(server, result))
-        # An elastic job ends with as many workers as it then has: these many there are at least.
+        # An elastic job may end with any number of workers, but never fewer than this.
         results.extend(_results(server, options.min_num_proc or options.num_proc))
 
     name = run_task.__name__
@@ -177,7 +180,7 @@ def results_of(
 
 
 def run_shown(start: Callable[[ProcessTree, UserOutput], JobResult]) -> JobResult:
-    """Run a job and print its output wherever Python prints. A signal that ends the job goes on to this program."""
+    """Run a job and print its output where Python prints. Raise a signal that ended the job in this process too."""
     from horovod.launcher.output.user_output import output_of_python
     from horovod.launcher.start.processes import ProcessTree
 
@@ -192,7 +195,7 @@ def run_shown(start: Callable[[ProcessTree, UserOutput], JobResult]) -> JobResul
     if result.stop_signal == signal.SIGINT:
         raise KeyboardInterrupt
     if result.stop_signal is not None:
-        signal.raise_signal(result.stop_signal)  # the caller's own handler is back in place
+        signal.raise_signal(result.stop_signal)  # the caller's own handler is installed again
         raise RuntimeError(f"the job was ended by signal {result.stop_signal}")
     return result
 
@@ -212,7 +215,7 @@ def _failure_text(server: Server, result: JobResult) -> str:
     from horovod.launcher.output.notebooks import with_cell_names
     from horovod.launcher.run_task import error_key
 
-    if result.failed_rank is None:  # an elastic job that no single worker has ended
+    if result.failed_rank is None:  # an elastic job that did not fail because of one particular worker
         return f"{FAILED}\n{result.text}"
     trace = server.get(error_key(result.failed_rank))
     if trace is None:
@@ -222,7 +225,10 @@ def _failure_text(server: Server, result: JobResult) -> str:
 
 
 def warn_of_what_has_no_effect(options: JobOptions, caller: str = "horovod.run") -> None:
-    """Log a warning for each argument that was given and changes nothing. `caller`: the function that was called."""
+    """Log a warning for each argument that was given but has no effect.
+
+    `caller` is the function that the user called.
+    """
     from horovod.launcher import without_effect
 
     texts = [without_effect.sentence(name) for name in without_effect.given(options)]
@@ -243,7 +249,7 @@ def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:
 
 
 def listed_interfaces(interfaces: str | Iterable[str] | None) -> list[str]:
-    """Return the names of network interfaces that come as a list, or as text with commas."""
+    """Return the names of network interfaces, given as a list or as comma-separated text."""
     if interfaces is None:
         return []
     listed = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker of `horovod.run`: fetches the function over the authenticated rendezvous, calls it, returns the result."""
+"""Worker of `horovod.run`: fetch the function from the authenticated rendezvous, call it, and return the result."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ def result_key(rank: int) -> str:
 
 
 def error_key(worker: int) -> str:
-    """`worker`: its rank; in an elastic job, where ranks change, its birth id."""
+    """Return the rendezvous key of a worker's error.
+
+    Args:
+        worker: The worker's rank, or its birth id in an elastic job, where ranks change.
+    """
     return f"run/error/{worker}"
 
 
 def main() -> int:
-    # From horovodrun's variables or, with use_mpi, from MPI's. Of an elastic job's worker it is not known yet.
+    # The rank comes from horovodrun's variables or, with use_mpi, from MPI's. An elastic worker has none until
+    # hvd.init().
     rank = None if BIRTH_VARIABLE in os.environ else discover(os.environ).rank
     address, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     secret = decode_secret(os.environ[SECRET_VARIABLE])
@@ -37,7 +42,7 @@ def main() -> int:
         path, function, sources = (connection.get(key) for key in (PATH_KEY, FUNCTION_KEY, SOURCES_KEY))
     if path is None or function is None or sources is None:
         raise RuntimeError("the rendezvous holds no function: this program is started by horovod.run alone")
-    # Modules that the caller can import must be found here too when the function refers to them.
+    # Modules that the caller can import must be importable here too, because the function may refer to them.
     sys.path += [entry for entry in path.decode("utf-8", "surrogateescape").split("\0") if entry not in sys.path]
     value, code = b"", 0
     try:
@@ -45,17 +50,17 @@ def main() -> int:
         func, args, kwargs = serialization.loads(function)
         value = serialization.dumps(func(*args, **kwargs))
     except Exception as error:
-        own_frame = error.__traceback__  # of this function, which says nothing to anybody
+        own_frame = error.__traceback__  # leave out the frame of this function, which does not help the user
         shown = own_frame.tb_next if own_frame is not None and own_frame.tb_next is not None else own_frame
         text = "".join(traceback.format_exception(type(error), error, shown))
         print(text, end="", file=sys.stderr, flush=True)
         leaving.tell(error)
         value, code = text.encode(errors="replace"), 1
     worker = rank if rank is not None else int(os.environ[BIRTH_VARIABLE])
-    if rank is None:  # hvd.init() has said which rank this worker has become
+    if rank is None:  # hvd.init() has set the rank of this elastic worker
         rank = int(place_variables.known(os.environ).get("HOROVOD_RANK") or worker)
     key = result_key(rank) if code == 0 else error_key(worker)
-    # A new connection: the first one might have been idle for days and dropped on the way.
+    # Open a new connection, because the first one may have been idle for days and closed by the network.
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
         connection.put(key, value)
     return code

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of horovodrun, and arguments of horovod.run, that are accepted but that nothing reads, or only in some jobs.
+"""Flags of horovodrun and arguments of horovod.run that have no effect, or only in elastic jobs.
 
-Those that stand for a setting are not here: the table of settings knows them, and rank 0 speaks of them.
+Flags that stand for a setting are not listed here: rank 0 logs settings that have no effect.
 """
 
 from __future__ import annotations
 
 from horovod.launcher.options import JobOptions
 
-# By the names of horovod.run, or of the parsed flags.
+# Accepted flags without any effect: name in horovod.run, and the flag.
 FLAGS = {
     "disable_cache": "--disable-cache",
 }
-# Those that mean something to an elastic job alone.
+# Flags that have an effect only in elastic jobs: name in horovod.run, and the flag.
 ELASTIC_FLAGS = {
     "max_num_proc": "--max-np",
     "slots": "--slots-per-host",
@@ -27,13 +27,13 @@ NOTE = "accepted, no effect in this version"
 
 
 def given(options: JobOptions) -> list[str]:
-    """Return the names of FLAGS that have a value."""
+    """Return the names in FLAGS that were given a value."""
     names = options.given_names()
     return [name for name in FLAGS if name in names]
 
 
 def given_without_driver(options: JobOptions) -> list[str]:
-    """Return the names of ELASTIC_FLAGS that have a value although the job is not elastic."""
+    """Return the names in ELASTIC_FLAGS that were given a value although the job is not elastic."""
     names = options.given_names()
     return [] if options.is_elastic else [name for name in ELASTIC_FLAGS if name in names]
 

@@ -26,7 +26,7 @@ __all__ = [
     "RayExecutor",
 ]
 
-# Ray Train takes seconds to import, and the executors do not need it.
+# Imported on first use, because Ray Train takes seconds to import and the executors do not need it.
 __getattr__ = lazily(
     __name__,
     {

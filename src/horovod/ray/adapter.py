@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an executor does, whether the number of its workers stays or changes."""
+"""Interface of the executors' implementations, for a fixed and for a changing number of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class BaseParams:
-    """What each worker needs."""
+    """Resources that each worker needs."""
 
     cpus_per_worker: int = 1
     use_gpu: bool = False
@@ -27,7 +27,7 @@ class BaseParams:
 
 
 class Adapter(ABC):
-    """One way to run workers."""
+    """Implementation of an executor."""
 
     @abstractmethod
     def start(
@@ -37,11 +37,11 @@ class Adapter(ABC):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the workers, and in each of them an object of `executable_cls`."""
+        """Start the workers, and create an object of `executable_cls` in each."""
 
     @abstractmethod
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
-        """What `fn(executable)` returns in each worker, by rank."""
+        """Return what `fn(executable)` returns in each worker, by rank."""
 
     @abstractmethod
     def run(
@@ -51,7 +51,7 @@ class Adapter(ABC):
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> list[Any]:
-        """What `fn(*args, **kwargs)` returns in each worker, by rank."""
+        """Return what `fn(*args, **kwargs)` returns in each worker, by rank."""
 
     @abstractmethod
     def run_remote(
@@ -61,12 +61,12 @@ class Adapter(ABC):
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> list[Any]:
-        """The same, but it returns at once, with Ray's references to the results."""
+        """Start `fn(*args, **kwargs)` in each worker, and return Ray's references to the results at once."""
 
     @abstractmethod
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """What `fn(executable)` returns in the worker of rank 0."""
+        """Return what `fn(executable)` returns in the worker of rank 0."""
 
     @abstractmethod
     def shutdown(self) -> None:
-        """End the workers and give back what was set aside for them."""
+        """End the workers and release their resources."""

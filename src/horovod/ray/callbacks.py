@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries what workers pass to ray_logger.log() to the callbacks of run(), in the process that called it."""
+"""Transfer of what workers pass to ray_logger.log() to the callbacks of run(), in the process that called run()."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from horovod.ray.discovery import head_node
 
 
 class Callbacks:
-    """`queue` goes to the workers; call `serve()` while they run. Without callbacks there is no queue."""
+    """Callbacks of one run. `queue` goes to the workers; call `serve()` while they run.
+
+    Without callbacks there is no queue.
+    """
 
     def __init__(self, callbacks: Sequence[Callable[..., Any]] | None) -> None:
         self._callbacks = list(callbacks or ())
@@ -27,7 +30,7 @@ class Callbacks:
             self.queue.shutdown(force=True)
 
     def serve(self) -> None:
-        """Call each of the callbacks with everything that was logged since the last time."""
+        """Call each callback with everything that was logged since the last call."""
         waiting = self.queue.qsize() if self.queue is not None else 0
         for info in self.queue.get_nowait_batch(waiting) if self.queue is not None and waiting else ():
             for callback in self._callbacks:
@@ -35,5 +38,5 @@ class Callbacks:
 
 
 def _queue_options() -> dict[str, Any]:
-    """On the head node, which the job needs anyway: any other node may be taken away, and the queue with it."""
+    """Return options that place the queue on the head node, because any other node may be taken away."""
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=head_node(), soft=False)}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a cluster can hold what is asked for; waits a limited time for nodes that join, where Ray has no limit."""
+"""Check whether a cluster can hold the requested resources, with a limited wait for nodes that join.
+
+Ray itself would wait without a limit.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _LOOK_S = 0.5
 
 
 class NotEnoughResourcesError(ValueError, TimeoutError):
-    """More was asked for than the cluster can hold, and not enough nodes joined within the time limit."""
+    """Error: the request exceeds the cluster's capacity, and not enough nodes joined within the time limit."""
 
 
 def fits(node: Resources, bundle: Resources) -> int:
-    """How many bundles one node holds."""
+    """Return how many bundles one node can hold."""
     counts = [math.floor(node.get(name, 0.0) / amount + 1e-9) for name, amount in bundle.items() if amount > 0]
     return min(counts) if counts else 1 << 30
 
@@ -34,7 +37,7 @@ def most_bundles(nodes: Sequence[Resources], bundle: Resources, one_for_each_nod
 
 
 def shortage(bundle: Resources, wanted: int, one_for_each_node: bool = False) -> str:
-    """Return why the nodes that are alive cannot hold so many of these bundles; an empty string if they can.
+    """Return why the living nodes cannot hold `wanted` of these bundles, or an empty string if they can.
 
     An autoscaler that may add enough nodes counts as enough.
     """
@@ -50,12 +53,12 @@ def shortage(bundle: Resources, wanted: int, one_for_each_node: bool = False) ->
 
 
 def warn_of_wait(missing: str, limit_s: float) -> None:
-    """Log that the job waits for nodes, because of a shortage."""
+    """Log that the job waits for nodes because of a shortage."""
     logger.warning("%s. Waiting up to %g s for nodes to join (placement_group_timeout_s)", missing, limit_s)
 
 
 def too_late(missing: str, limit_s: float) -> NotEnoughResourcesError:
-    """Return the error for a shortage that lasted as long as the time limit."""
+    """Return the error for a shortage that lasted until the time limit."""
     return NotEnoughResourcesError(
         f"{missing}. Not enough nodes joined within {limit_s:g} s (placement_group_timeout_s). Ask for fewer, lower "
         "cpus_per_worker or gpus_per_worker, or add nodes."
@@ -63,9 +66,10 @@ def too_late(missing: str, limit_s: float) -> NotEnoughResourcesError:
 
 
 def await_room(bundle: Resources, wanted: int, limit_s: float) -> None:
-    """Wait until the cluster can hold so many of these bundles, whether or not other jobs use it at present.
+    """Wait until the cluster can hold `wanted` of these bundles, even if other jobs use it at present.
 
-    NotEnoughResourcesError if nodes that could hold them do not join within the time limit.
+    Raises:
+        NotEnoughResourcesError: Nodes that could hold them did not join within the time limit.
     """
     missing = shortage(bundle, wanted)
     if not missing:
@@ -83,12 +87,12 @@ def await_room(bundle: Resources, wanted: int, limit_s: float) -> None:
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """Return the entries of ray.nodes() for living nodes. Ray has spelled the key "alive", too."""
+    """Return the entries of ray.nodes() for living nodes. Some versions of Ray spell the key "alive"."""
     return [node for node in ray.nodes() if node.get("Alive", node.get("alive", False))]
 
 
 def described(nodes: Sequence[Resources]) -> str:
-    """Equal nodes together: `2 nodes with CPU 4`."""
+    """Return a text that groups equal nodes: `2 nodes with CPU 4`."""
     counts: dict[str, int] = {}
     for node in nodes:
         text = shown({name: node.get(name, 0.0) for name in _SHOWN if node.get(name)}) or "nothing"
@@ -101,7 +105,10 @@ def shown(resources: Resources) -> str:
 
 
 def _can_grow(bundle: Resources, wanted: int) -> bool:
-    """Whether an autoscaler may add enough nodes. Ray says so only in a private place, which may not be there."""
+    """Return True if an autoscaler may add enough nodes.
+
+    Only a private function of Ray tells, and it may be missing.
+    """
     try:
         most = ray._private.state.state.get_max_resources_from_cluster_config()
     except Exception:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for what ranks return. The first failure ends the wait: no rank is waited for that can never answer."""
+"""Collection of the ranks' results. A failure limits the wait, because some ranks may never answer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from ray.exceptions import RayActorError, RayError
 from horovod.common.exceptions import HorovodInternalError
 
 _LOOK_S = 0.2
-# Survivors learn of a dead rank within a second, of a silent one within ten, and then end by themselves.
+# Survivors notice a dead rank within a second and a silent one within ten seconds, and then end by themselves.
 _SURVIVORS_S = 15.0
-# If only ranks that the others have lost still run, they are frozen, unless Ray is about to tell of their death.
+# If only ranks that others have lost still run, they are frozen, unless Ray is about to report their death.
 _LOST_S = 5.0
 
 
 @dataclass
 class Outcome:
-    """`values` and `failures` by rank; `running`: ranks that have neither returned nor failed."""
+    """Results so far.
+
+    `values` and `failures` are by rank; `running` holds ranks that have neither returned nor failed.
+    """
 
     running: set[int]
     values: dict[int, Any] = field(default_factory=dict)
@@ -35,12 +38,12 @@ class Outcome:
 
     @property
     def silent(self) -> list[int]:
-        """Ranks that others have lost, and that Ray takes for alive: a frozen process, or a node that is cut off."""
+        """Return the ranks that others have lost but that Ray considers alive: frozen, or on an unreachable node."""
         causes = [getattr(error, "cause", error) for error in self.failures.values()]
         return sorted(self.running & {getattr(cause, "lost_rank", None) for cause in causes})
 
     def cause(self) -> int:
-        """The rank to blame: one that died, else one whose own code failed, else the first that failed."""
+        """Return the rank to blame: one that died, else one whose own code failed, else the first that failed."""
         own = [rank for rank, error in self.failures.items() if not isinstance(error, HorovodInternalError)]
         return (self.died or own or list(self.failures))[0]
 
@@ -51,9 +54,11 @@ def collect(
     on_failure: Callable[[int, BaseException], None],
     meanwhile: Sequence[Callable[[], None]] = (),
 ) -> Outcome:
-    """What each rank returned or raised, by rank. After a failure the others have a moment to end, too.
+    """Return what each rank returned or raised. After a failure, wait for the other ranks only for a limited time.
 
-    `meanwhile` is called again and again, and once more at the end.
+    Args:
+        on_failure: Called with each rank that fails, and its error.
+        meanwhile: Called repeatedly, and once more at the end.
     """
     outcome = Outcome(set(references))
     pending = {reference: rank for rank, reference in references.items()}
@@ -79,7 +84,7 @@ def collect(
 
 
 def in_words(error: BaseException) -> str:
-    """One line that says what became of a worker."""
+    """Return one line that describes a worker's failure."""
     if isinstance(error, RayActorError):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = next((line for line in lines if "process" in line.lower() or "killed" in line.lower()), lines[0])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is where in a world on Ray, and where its ranks meet: the rendezvous, for an actor (world.py) or a plain process.
+"""Places of the ranks in a world on Ray, and their rendezvous, for an actor (world.py) or a simple process.
 
-The world's secret leaves this object only in what `establish_rendezvous` returns, which goes to the workers as the
-argument of a call: what Ray's dashboard shows (names, runtime environments) never holds it.
+The world's secret leaves this object only in the result of `establish_rendezvous`, which is passed to the workers as
+the argument of a call. Names and runtime environments, which Ray's dashboard shows, never contain it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from horovod.ray.utils import nics_to_env_var
 
 
 class Coordinator:
-    """Register every rank, then `finalize_registration` and `establish_rendezvous`."""
+    """Coordinator of one world: call `register` for every rank, `finalize_registration`, and `establish_rendezvous`."""
 
     rendezvous: Server | None = None
     global_rendezv_port: int | None = None
     nics: Sequence[str] | None = None
-    node_id_by_rank: dict[str, list[int]] | None = None  # ranks by node id: the name is the contract's
+    node_id_by_rank: dict[str, list[int]] | None = None  # ranks by node id, despite the public name
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -42,12 +42,12 @@ class Coordinator:
 
     @property
     def hostnames(self) -> list[str]:
-        """One for each node, even where several nodes share a machine."""
+        """Return one name for each node, even if several nodes share a machine."""
         return list(self._hostnames.values())
 
     @property
     def node_id_string(self) -> str:
-        """Nodes and how many ranks each has, in the notation of -H."""
+        """Return nodes and their numbers of ranks, in the notation of -H."""
         return ",".join(f"{node}:{len(ranks)}" for node, ranks in self._ranks_by_node.items())
 
     @property
@@ -60,14 +60,14 @@ class Coordinator:
         self._hostnames[node_id] = hostname
 
     def finalize_registration(self) -> dict[int, dict[str, int]]:
-        """Return by rank the numbers that tell it its place, such as HOROVOD_LOCAL_RANK, as integers.
+        """Return by rank the numbers of its place, such as HOROVOD_LOCAL_RANK, as integers.
 
-        The host's name is not among them: a rank's HOROVOD_HOSTNAME is the node id with which it was registered.
+        The host's name is missing: a rank's HOROVOD_HOSTNAME is the node id with which it was registered.
         """
         return {slot.rank: _numbers(slot) for slot in slots_of(self._ranks_by_node)}
 
     def establish_rendezvous(self) -> dict[str, str]:
-        """Serve the rendezvous on this node, and what every rank must know to come there."""
+        """Serve the rendezvous on this node, and return the variables with which every rank connects to it."""
         if self.rendezvous is None:
             self._secret = usable_secret(getattr(self.settings, "key", None))
             self._address = interface_address(self.nics[0]) if self.nics else str(ray.util.get_node_ip_address())
@@ -80,12 +80,12 @@ class Coordinator:
         }
 
     def lose(self, rank: int, text: str) -> None:
-        """Ranks that wait for this one in hvd.init() raise, with this text; so does whoever comes later."""
+        """Let ranks that wait for this rank in hvd.init(), now or later, raise an error with this text."""
         if self.rendezvous is not None:
             self.rendezvous.lose(rank, text)
 
     def find(self, rank: int) -> None:
-        """A rank that failed may come again after all."""
+        """Let hvd.init() wait for this rank again after `lose`."""
         if self.rendezvous is not None:
             self.rendezvous.find(rank)
 
@@ -100,7 +100,7 @@ def _numbers(slot: SlotInfo) -> dict[str, int]:
 
 
 def slots_of(ranks_by_node: dict[str, list[int]]) -> list[SlotInfo]:
-    """Horovod's six numbers for ranks that are already dealt out to nodes."""
+    """Return Horovod's six numbers for ranks that are already assigned to nodes."""
     nodes = {node: sorted(ranks) for node, ranks in sorted(ranks_by_node.items(), key=lambda item: min(item[1]))}
     size = sum(len(ranks) for ranks in nodes.values())
     slots = []
@@ -122,11 +122,11 @@ def slots_of(ranks_by_node: dict[str, list[int]]) -> list[SlotInfo]:
 
 
 def usable_secret(key: Any) -> bytes:
-    """The settings' own key if it can serve as a secret, else a new one."""
+    """Return the settings' own key if it can serve as a secret, otherwise a new secret."""
     raw = key.encode() if isinstance(key, str) else key
     return raw if isinstance(raw, bytes) and len(raw) >= 16 else make_secret()
 
 
 def meeting_limit(settings: Any) -> str:
-    """What the settings say, unless the user has set the variable in the driver's environment."""
+    """Return the time limit for hvd.init(): the variable in the driver's environment, or the settings' timeout_s."""
     return os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS") or str(getattr(settings, "timeout_s", None) or 30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of a Ray cluster as hosts with slots, for elastic jobs. A host's name is the node's id."""
+"""Nodes of a Ray cluster as hosts with slots, for elastic jobs. A host's name is the node's id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horovod.ray.capacity import Resources, alive_nodes, fits
 
 
 class NodeDiscovery(HostDiscovery):
-    """As many slots on each node as its resources allow, whoever uses them at present."""
+    """Discovery that offers as many slots on each node as its resources allow, whether they are in use or not."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_slot: float = 1, gpus_per_slot: float | None = 1) -> None:
         self.slot: Resources = slot_resources(use_gpu, cpus_per_slot, gpus_per_slot)
@@ -32,13 +32,16 @@ class NodeDiscovery(HostDiscovery):
 
 
 def slot_resources(use_gpu: bool, cpus: float, gpus: float | None) -> dict[str, float]:
-    """What one worker takes. One that takes nothing at all would fit a node without end."""
+    """Return the resources of one worker.
+
+    If nothing is requested, this is one CPU, because any number of empty requests would fit a node.
+    """
     wanted = {"CPU": float(cpus), "GPU": float(gpus or 1) if use_gpu else 0.0}
     return {name: amount for name, amount in wanted.items() if amount} or {"CPU": 1.0}
 
 
 class ChangingDiscovery(NodeDiscovery):
-    """For trying out: of the cluster's nodes a part that changes by itself every so often."""
+    """Discovery for tests: it shows a part of the cluster's nodes, which changes at intervals."""
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class ChangingDiscovery(NodeDiscovery):
         self._changed_at: float | None = None
 
     def add_host(self, hosts: dict[str, int]) -> None:
-        """One more of these."""
+        """Add one of the hosts at random."""
         new = sorted(set(hosts) - set(self._shown))
         if new:
             name = random.choice(new)
@@ -68,7 +71,7 @@ class ChangingDiscovery(NodeDiscovery):
             self._say(f"added {name}")
 
     def remove_host(self, hosts: dict[str, int]) -> None:
-        """One fewer: gracefully the whole host, else one of its slots."""
+        """Remove a host at random if `_graceful`, otherwise one of its slots."""
         if not self._shown:
             return
         name = random.choice(sorted(self._shown))
@@ -79,7 +82,7 @@ class ChangingDiscovery(NodeDiscovery):
         self._say(f"removed {name}")
 
     def change_hosts(self, hosts: dict[str, int]) -> None:
-        """Add or remove one, within the bounds."""
+        """Add or remove one host, within the bounds."""
         few, many = self._bounds
         possible = []
         if len(self._shown) < min(many, len(hosts)):
@@ -108,25 +111,28 @@ class ChangingDiscovery(NodeDiscovery):
 
 
 def _host_name(node: Mapping[str, Any]) -> str:
-    """Return the node's id; its address for an entry without an id, such as those of simulated clusters."""
+    """Return the node's id, or its address if it has no id, as in simulated clusters."""
     return str(node.get("NodeID") or node["NodeManagerAddress"])
 
 
 def node_called(name: str) -> dict[str, Any] | None:
-    """The living node with this id, address or name."""
+    """Return the living node with this id, address or name, or None."""
     names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname", "NodeName")
     return next((node for node in alive_nodes() if name in [node.get(key) for key in names]), None)
 
 
 def head_node() -> str:
-    """The id of the head node, which an elastic job needs as much as Ray itself does."""
+    """Return the id of the head node, which an elastic job needs as much as Ray itself does."""
     nodes = alive_nodes()
     head = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
     return str((head or nodes)[0]["NodeID"])
 
 
 def _draining_nodes() -> set[str]:
-    """Nodes that Ray has been told to give back soon. It says so only in a private place, which may not be there."""
+    """Return the nodes that Ray is about to give back.
+
+    Only a private function of Ray tells, and it may be missing.
+    """
     try:
         return set(ray._private.state.state.get_draining_nodes())
     except Exception:

@@ -29,13 +29,13 @@ _START_MESSAGE = "Timed out waiting for {activity} after {timeout} s. Raise time
 
 
 class RayHostDiscovery(NodeDiscovery):
-    """Living nodes, and how many slots each has."""
+    """Discovery of living nodes, with the number of slots of each."""
 
 
 class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
-    """A part of the living nodes that changes by itself: for trying out how training copes with it."""
+    """Discovery for tests: it shows a part of the living nodes, which changes at intervals."""
 
-    __test__ = False  # for pytest, which takes it for a test by its name
+    __test__ = False  # for pytest, which would collect it because of its name
 
 
 class ElasticRayExecutor:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actor that holds the driver of an elastic job, its rendezvous and its placer.
+"""Actor that holds the driver of an elastic job, its rendezvous and its placer.
 
-It lives on the head node, which the job needs anyway: any other node may be taken away. Its workers are its own, so
-that they end with it; it belongs to the process that called run(), and ends with that.
+It runs on the head node, because any other node may be taken away. It owns the workers, so that they end with it. The
+process that called run() owns it, so that it ends with that process.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _DISCOVER_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class ElasticResult:
-    """`values`: by rank in the last generation. `text` is empty if all went well."""
+    """Result of an elastic job: `values` by rank in the last generation. `text` is empty if the job succeeded."""
 
     values: Sequence[Any]
     text: str = ""
 
 
 class ElasticCoordinator:
-    """`run` once."""
+    """Coordinator of one elastic job. Call `run` once."""
 
     def __init__(self, settings: Any, limits: Limits, discovery: HostDiscovery) -> None:
         self._settings = settings
@@ -119,7 +119,7 @@ class ElasticCoordinator:
     def _find_hosts(self) -> dict[str, int] | None:
         try:
             found = self._discovery.find_available_hosts_and_slots()
-        except Exception as error:  # a user's code, or Ray's head that is restarted: the next time may be better
+        except Exception as error:  # raised by user code, or because Ray's head restarts; the next call may succeed
             if str(error) != self._problem:
                 self._problem = str(error)
                 remedy = "the last list is kept" if self._has_found else "discovery is tried again every second"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RayExecutor with min_workers: workers come and go, and those that stay recover in their processes."""
+"""RayExecutor with min_workers: workers come and go, and the remaining workers recover in their processes."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _LOOK_S = 0.2
 
 
 class RayHostDiscovery(NodeDiscovery):
-    """Living nodes, and how many workers each has room for."""
+    """Discovery of living nodes, with the number of workers that each has room for."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float | None = 1) -> None:
         super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
 
 
 class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
-    """A part of the living nodes that changes by itself: for trying out how training copes with it."""
+    """Discovery for tests: it shows a part of the living nodes, which changes at intervals."""
 
-    __test__ = False  # for pytest, which takes it for a test by its name
+    __test__ = False  # for pytest, which would collect it because of its name
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
 
 @dataclass
 class ElasticParams(BaseParams):
-    """Of a job whose workers come and go."""
+    """Parameters of a job whose workers come and go."""
 
     min_workers: int = 1
     max_workers: int | None = None
     reset_limit: int | None = None
-    cooldown_range: Sequence[int] | None = None  # the shortest and the longest, in seconds
+    cooldown_range: Sequence[int] | None = None  # the shortest and the longest rest, in seconds
     elastic_timeout: int = 600
     override_discovery: bool = True
 
@@ -95,7 +95,7 @@ class ElasticParams(BaseParams):
 
 @dataclass(eq=False, repr=False)
 class ElasticAdapter(Adapter):
-    """The settings' own `discovery` counts if `override_discovery` is False."""
+    """Adapter for elastic jobs. With `override_discovery=False` it uses the `discovery` of the settings."""
 
     settings: Any
     min_workers: int
@@ -128,7 +128,7 @@ class ElasticAdapter(Adapter):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """Workers are started by run() and execute(), each time anew."""
+        """Connect to the cluster. run() and execute() start new workers for each call."""
         connect()
         self._head = HeadWatch()
         self._head.require()
@@ -146,7 +146,7 @@ class ElasticAdapter(Adapter):
         return self.execute(lambda _: fn(*positional, **named), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
-        """By rank in the last generation. RuntimeError if the job could not go on."""
+        """Return the results by rank in the last generation. Raise RuntimeError if the job could not go on."""
         if self._head is None:
             raise RuntimeError("this executor is not started: call start() first")
         self._head.require()
@@ -203,7 +203,7 @@ class ElasticAdapter(Adapter):
 def limits_of(
     few: int, many: int | None, timeout_s: float, reset_limit: int | None, cooldown: Sequence[float] | None
 ) -> Limits:
-    """ValueError if they contradict each other."""
+    """Return the limits of an elastic job. Raise ValueError if they contradict each other."""
     most = many if many is not None else MOST_RANKS
     if not 1 <= few <= most:
         raise ValueError(f"there must be at least 1 worker and at most max: min {few}, max {many}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether Ray's head node lives: without it Ray's calls wait for a minute, and then end the whole process."""
+"""Watch for Ray's head node: without it, Ray's calls wait for a minute and then end the whole process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from horovod.common.log import logger
 _CONNECT_LIMIT_S = 3.0
 _LOOK_AGAIN_S = 2.0
 _WARN_AFTER_S = 4.0
-GIVE_UP_AFTER_S = 20.0  # before Ray's own limit, after which this process would end without a word
+GIVE_UP_AFTER_S = 20.0  # less than Ray's own limit, after which this process would end without an error
 
 
 class HeadNodeLostError(HorovodInternalError):
-    """Ray's head node does not answer."""
+    """Error: Ray's head node does not answer."""
 
 
 def connect() -> None:
-    """Use the cluster that this process is connected to, else that of RAY_ADDRESS, else a new one on this machine."""
+    """Connect to a cluster: the one in use, otherwise the one in RAY_ADDRESS, otherwise a new one on this machine."""
     if ray.is_initialized():
         return
     address = os.environ.get("RAY_ADDRESS", "")
@@ -34,7 +34,7 @@ def connect() -> None:
 
 
 def answers(address: str) -> bool:
-    """Whether somebody listens at host:port; True for what is not written like that."""
+    """Return True if a program listens at host:port, or if the address has another form."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return True
@@ -46,7 +46,10 @@ def answers(address: str) -> bool:
 
 
 class HeadWatch:
-    """Call `look()` while waiting. A head that is restarted has time for it; workers do not need it meanwhile."""
+    """Watch for the head node. Call `look()` while waiting.
+
+    A restarted head has time to come back, because workers do not need it meanwhile.
+    """
 
     def __init__(self) -> None:
         self._address = _address()
@@ -55,7 +58,7 @@ class HeadWatch:
         self._warned = False
 
     def require(self) -> None:
-        """HeadNodeLostError at once: nothing can be started without it."""
+        """Raise HeadNodeLostError at once if the head does not answer, because nothing can be started without it."""
         if self._address is not None and not answers(self._address):
             raise HeadNodeLostError(_text(self._address))
 
@@ -77,7 +80,7 @@ class HeadWatch:
 
 
 def _address() -> str | None:
-    """Where Ray's head is; None through Ray's client, whose connection notices by itself."""
+    """Return the address of Ray's head, or None with Ray's client, whose connection detects a loss itself."""
     if ray.util.client.ray.is_connected():
         return None
     context: Any = ray.get_runtime_context()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process of Ray calls to become a rank, and to stop being one. Needs nothing of Ray itself."""
+"""Functions that let a process of Ray become a rank and leave its world. They do not need Ray."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PLACE = (
     *place_variables.NAMES,
     *("HOROVOD_HOST_ADDRESS", "HOROVOD_ELASTIC", BIRTH_VARIABLE, place_variables.PLANNED),
 )
-# Ray's log monitor shows what follows it in front of all further lines of this process.
+# Ray's log monitor shows the text after this in front of all further lines of the process.
 _NAME_FOR_LOGS = ":actor_name:"
 
 
 def become_rank(variables: Mapping[str, str]) -> None:
-    """Take the place that the variables describe; hvd.init() then meets the other ranks.
+    """Take the place that the variables describe. hvd.init() then connects to the other ranks.
 
-    A process may be used for several worlds, one after another: nothing is kept of the one before.
+    A process may be in several worlds one after another, so the variables of the previous one are removed.
     """
     leave_world()
     kept = {name: value for name, value in without_outer_place(os.environ).items() if name not in _PLACE}
@@ -34,14 +34,17 @@ def become_rank(variables: Mapping[str, str]) -> None:
 
 
 def leave_world() -> None:
-    """Whoever waits for this rank in a collective hears that it is gone. Harmless outside a world."""
+    """Leave the world, so that ranks that wait for this rank in a collective get an error.
+
+    No effect outside a world.
+    """
     context = sys.modules.get("horovod.common.context")
     if context is not None:
         context.default_context.shutdown()
 
 
 def fail_world(error: BaseException) -> None:
-    """Leave the world, and let the other ranks know this error, if it is one of this rank."""
+    """Leave the world, and report this error to the other ranks if this rank caused it."""
     leaving = sys.modules.get("horovod.common.leaving")
     if leaving is not None:
         leaving.tell(error)
@@ -49,7 +52,7 @@ def fail_world(error: BaseException) -> None:
 
 
 def name_in_logs(variables: Mapping[str, str]) -> None:
-    """Lines that this process prints begin with its rank (or the birth id of an elastic worker) and its host."""
+    """Let Ray prefix the lines that this process prints with its rank (or birth id, if elastic) and host."""
     birth = variables.get(BIRTH_VARIABLE)
     who = f"worker {birth}" if birth is not None else f"rank {variables.get('HOROVOD_RANK', '?')}"
     for stream in (sys.stdout, sys.stderr):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank has done so far, as metrics of Ray: they reach the Prometheus port of its node, and Ray's dashboard."""
+"""Metrics of a rank for Ray: they reach the Prometheus port of its node and Ray's dashboard."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from horovod.common.process_sets import ProcessSet
 if TYPE_CHECKING:
     from horovod._engine import World
 
-PERIOD_S = 2.0  # a little less than the shortest interval at which Ray itself passes metrics on
-# With the process: a rank may be several processes, one after another, and Ray keeps one figure for equal tags.
+PERIOD_S = 2.0  # slightly less than the shortest interval at which Ray itself passes on metrics
+# The tags include the process, because Ray keeps one figure for equal tags, and a rank may run in several processes in
+# turn.
 _TAGS = ("run", "rank", "host", "pid")
-# By the engine's name for it: ours, to which Ray adds "ray_" in front and, for what only grows, "_total" at the end.
+# Name in the engine, then our name and description. Ray adds the prefix "ray_" and, for counters, the suffix "_total".
 _COUNTERS = {
     "collectives": ("horovod_collectives", "Collectives that moved tensors of this rank."),
     "bytes": ("horovod_bytes", "Bytes of the tensors that this rank passed to collectives."),
@@ -28,7 +29,7 @@ _SIZE = ("horovod_size", "Ranks in the world of this rank; 0 outside a world.")
 
 
 class Publisher:
-    """Publishes every PERIOD_S while a world lives, and once more at its end."""
+    """Publisher of a world's metrics: every PERIOD_S while the world exists, and once more at its end."""
 
     def __init__(self, run: str, context: Context = default_context) -> None:
         from ray.util.metrics import Counter, Gauge
@@ -45,11 +46,11 @@ class Publisher:
         self._lives = threading.Event()
 
     def start(self) -> None:
-        """For as long as the process lives; worlds may come and go."""
+        """Publish until the process ends. Worlds may come and go."""
         self._context.observe(self)
         threading.Thread(target=self._run_on, name="horovod-metrics", daemon=True).start()
 
-    # Of Observer
+    # Interface of Observer
 
     def bound(self, process_set: ProcessSet, /) -> None:
         member = process_set.membership
@@ -82,7 +83,8 @@ class Publisher:
                 if grown > 0:
                     counter.inc(grown, self._tags)
             self._published = {name: told.get(name, 0) for name in self._counters}
-            self._size.set(self._members, self._tags)  # again and again: Ray forgets gauges that nobody sets
+            # set again each time, because Ray drops gauges that are not set for a while
+            self._size.set(self._members, self._tags)
 
     def _run_on(self) -> None:
         while self._lives.wait():
@@ -94,7 +96,7 @@ _publisher: Publisher | None = None
 
 
 def publish_for(run: str) -> None:
-    """In a worker of Ray: publish from now on. A second call changes nothing."""
+    """Start publishing in this worker of Ray. A second call has no effect."""
     global _publisher
     if _publisher is None:
         _publisher = Publisher(run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actors as the workers of an elastic job: a placer for the driver, which alone decides who is started or ended."""
+"""Actors as workers of an elastic job: a placer for the driver, which decides which workers start or end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NOT_STARTED = 127
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker does. The function is a reference in a list: Ray fetches it where it is called, not here."""
+    """Work of every worker. `function` is a list with a reference to the function, which each worker fetches itself."""
 
     function: Sequence[Any]
-    variables: Mapping[str, str]  # with the secret: they travel as the argument of a call alone
+    variables: Mapping[str, str]  # contain the secret, so they are only passed as the argument of a call
     resources: Mapping[str, float]
     extra_env: Mapping[str, Any] = field(default_factory=dict)
     executable: tuple[type | None, Sequence[Any] | None, Mapping[str, Any] | None] = (None, None, None)
@@ -39,10 +39,10 @@ class Task:
 
 
 class ElasticWorker(BaseHorovodWorker):
-    """Becomes a worker and does all its work in one call: if any part of it fails, so does the call."""
+    """Actor that becomes a worker and does all its work in one call, which fails if any part of it fails."""
 
     def process(self) -> tuple[int, float]:
-        """Its id, and when it was started: ids are used again."""
+        """Return the process's id and start time, because ids are reused."""
         return os.getpid(), psutil.Process().create_time()
 
     def work(self, variables: Mapping[str, str], task: Task) -> Any:
@@ -64,7 +64,7 @@ def _kill(pid: int, started: float) -> None:
 class _Placed:
     actor: Any
     alive: Any  # reference to its process, ready once the actor lives
-    done: Any  # reference to what the work returns
+    done: Any  # reference to the result of its work
     slot: Slot
     node: str
     deadline: float | None
@@ -72,7 +72,10 @@ class _Placed:
 
 
 class RayPlacer:
-    """`start` and `signal` are the driver's; `watch` tells it what has become of its workers."""
+    """WorkerPlacer for actors.
+
+    The driver calls `start` and `signal`; `watch` reports to the driver how workers ended.
+    """
 
     def __init__(self, task: Task, tell: Callable[[Event], None]) -> None:
         self._task = task
@@ -108,23 +111,26 @@ class RayPlacer:
         self._placed[birth] = _Placed(actor, alive, done, slot, node["NodeID"], deadline)
 
     def _devices(self, node: Mapping[str, Any]) -> dict[str, str]:
-        """All GPUs of the node: which of them is a worker's own follows from its local rank, which may change."""
+        """Return the variable that lists all GPUs of the node.
+
+        A worker chooses its GPU by its local rank, which may change, so it has to see all of them.
+        """
         if self._task.resources.get("GPU", 0) < 1:
             return {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(str(number) for number in range(int(node["Resources"]["GPU"])))}
 
     def signal(self, birth: int, number: int) -> None:
-        """Whatever the signal: an actor can only be killed. Its end is an event like any other."""
+        """Kill the actor, whatever the signal, because that is all Ray offers. Its end is reported as an event."""
         placed = self._placed.get(birth)
         if placed is None:
             return
         ray.kill(placed.actor, no_restart=True)
-        if placed.process is not None:  # Ray asks the process to end, which one that is frozen does not hear
+        if placed.process is not None:  # Ray only asks the process to end, which has no effect on a frozen process
             where = NodeAffinitySchedulingStrategy(node_id=placed.node, soft=False)
             ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(*placed.process)
 
     def watch(self, limit_s: float) -> None:
-        """Tell what happened, after at most `limit_s`. From one thread alone."""
+        """Wait for at most `limit_s` seconds and report what happened. Call from one thread only."""
         placed = dict(self._placed)
         waited_for = {one.done: birth for birth, one in placed.items()}
         waited_for |= {one.alive: birth for birth, one in placed.items() if one.deadline is not None}
@@ -146,7 +152,7 @@ class RayPlacer:
                 placed.process = ray.get(placed.alive, timeout=0)
             value = ray.get(placed.done, timeout=0)
         except GetTimeoutError:
-            return  # it lives, and works
+            return  # it is alive and at work
         except RayActorError as error:
             self._end(birth, 1, in_words(error))
         except Exception as error:
@@ -158,7 +164,7 @@ class RayPlacer:
 
     def _end(self, birth: int, code: int, how: str) -> None:
         placed = self._placed.pop(birth)
-        with suppress(RayError):  # its slot is free for another only then; most are dead anyway
+        with suppress(RayError):  # kill the actor to free its slot; most actors are dead already
             ray.kill(placed.actor, no_restart=True)
         self._tell(Ended(birth, code, how))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ray_logger.log(dict)` in a worker reaches the callbacks of the executor's run()."""
+"""Logging from workers: `ray_logger.log(dict)` calls the callbacks of the executor's run()."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ warning_raised = False
 
 
 def configure(queue: Any) -> None:
-    """Called in each worker before it runs the user's function; None: nobody listens any more."""
+    """Set the queue in a worker before it runs the user's function. None ends the logging."""
     global _queue
     _queue = queue
 
 
 def log(info_dict: dict[str, Any]) -> None:
-    """Hand values to the callbacks, in the process that called run()."""
+    """Pass values to the callbacks, in the process that called run()."""
     global warning_raised
     if _queue is not None:
         _queue.put(info_dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RayExecutor: the workers of a job as actors of Ray, which the driver calls like functions."""
+"""RayExecutor: the workers of a job as Ray actors, which the driver calls like functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _START_MESSAGE = (
 
 @dataclass
 class MiniSettings:
-    """How long to wait for what; `key` is the secret of the job's worlds. Nothing is started through ssh."""
+    """Time limits and options of a job. `key` is the secret of its worlds. The ssh options have no effect."""
 
     nics: set[str] | None = None
     verbose: int = 1
@@ -49,7 +49,7 @@ class MiniSettings:
 
 @dataclass
 class StaticParams(BaseParams):
-    """Of a job whose workers stay."""
+    """Parameters of a job whose workers stay."""
 
     num_workers: int | None = None
     num_hosts: int | None = None

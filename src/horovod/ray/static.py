@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An executor whose workers are started once: ranks grouped by node, and the first failure named."""
+"""Executor whose workers are started once. Ranks are grouped by node, and the first failure is named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Worker:
 
 @dataclass(eq=False, repr=False)
 class StaticAdapter(Adapter):
-    """`num_workers` on as few nodes as possible, or `num_workers_per_host` on each of `num_hosts` nodes."""
+    """Adapter for `num_workers` on as few nodes as possible, or `num_workers_per_host` on each of `num_hosts` nodes."""
 
     settings: Any
     num_workers: int | None = None
@@ -64,10 +64,10 @@ class StaticAdapter(Adapter):
 
     @property
     def workers(self) -> list[Any]:
-        """The actors, by rank."""
+        """Return the actors, by rank."""
         return [worker.actor for worker in self._workers]
 
-    # Life
+    # Start and end
 
     def start(
         self,
@@ -187,7 +187,7 @@ class StaticAdapter(Adapter):
         return outcome.values[0]
 
     def _call(self, fn: Callable[[Any], Any]) -> list[Any]:
-        shipped = ray.put(fn)  # once, and not for each worker
+        shipped = ray.put(fn)  # shipped once instead of once per worker
         return [worker.execute.remote(shipped) for worker in self.workers]
 
     # Failures
@@ -203,7 +203,7 @@ class StaticAdapter(Adapter):
             raise HorovodInternalError(f"{self._broken}. Call shutdown() and start() to begin anew")
 
     def _on_failure(self, rank: int, error: BaseException) -> None:
-        """Others may wait for this rank in hvd.init()."""
+        """Release the ranks that may wait for this rank in hvd.init()."""
         if self._world is not None:
             self._world.lose(rank, f"{self._named(rank)} has failed: {in_words(error)}")
 
@@ -211,7 +211,7 @@ class StaticAdapter(Adapter):
         return f"rank {rank} on {self._workers[rank]}"
 
     def _finish(self, outcome: Outcome) -> None:
-        """Raise what the first failure was, and leave the workers as they can be used again."""
+        """Raise the first failure, if any, and prepare the workers for another run if possible."""
         if not outcome.failures:
             return
         rank = outcome.cause()
@@ -233,7 +233,10 @@ class StaticAdapter(Adapter):
         raise error
 
     def _make_usable_again(self, outcome: Outcome, text: str) -> None:
-        """Ranks that have returned are still in the world of which the one that failed was a part."""
+        """Let all ranks leave their world, because it contains the rank that failed.
+
+        Ranks that returned are still in that world. Afterwards hvd.init() connects all ranks again.
+        """
         assert self._world is not None
         trouble = self._world.trouble()
         if trouble is not None:
@@ -248,15 +251,16 @@ class StaticAdapter(Adapter):
 
 
 def grouped(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Workers of one node are neighbours; nodes come in the order of their first worker."""
+    """Return the workers grouped by node, with the nodes in the order of their first workers."""
     order = list(dict.fromkeys(worker.node for worker in workers))
     return sorted(workers, key=lambda worker: order.index(worker.node))
 
 
 def shared_devices(workers: Sequence[_Worker]) -> list[dict[str, str]]:
-    """All GPUs of a node's workers, for each of them: device number `local_rank` is a rank's own.
+    """Return for each worker the variable that lists all GPUs of its node's workers.
 
-    Workers that share a GPU keep what Ray gave them: the same device cannot be listed twice.
+    So a rank's own GPU is device number `local_rank`. Workers that share a GPU keep what Ray assigned, because a device
+    cannot be listed twice.
     """
     by_node: dict[str, list[int]] = {}
     for worker in workers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the workers of a static job go: a bundle for each worker, or a bundle for each host."""
+"""Placement of a static job's workers: a bundle for each worker, or a bundle for each host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from horovod.ray.capacity import (
 from horovod.ray.utils import map_blocking as map_blocking
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 
-_LEAST_CPU = 0.001  # Ray refuses bundles without anything in them
+_LEAST_CPU = 0.001  # Ray refuses empty bundles
 
 
 def create_placement_group(
@@ -32,12 +32,13 @@ def create_placement_group(
 ) -> Any:
     """Return a placement group that is ready. Nodes that join within `pg_timeout` seconds are used.
 
-    After that TimeoutError if other jobs hold the resources, or its subclass NotEnoughResourcesError if the cluster is
-    too small.
+    Raises:
+        TimeoutError: Other jobs hold the resources.
+        NotEnoughResourcesError: The cluster is too small.
     """
     bundle = {name: amount for name, amount in resources_per_bundle.items() if amount} or {"CPU": _LEAST_CPU}
     spread = pg_strategy == "STRICT_SPREAD"
-    # Create the group before looking for a shortage: an autoscaler adds nodes only for a pending group.
+    # Create the group before looking for a shortage, because an autoscaler adds nodes only for a pending group.
     group = placement_group([dict(bundle) for _ in range(num_bundles)], strategy=pg_strategy)
     missing = shortage(bundle, num_bundles, spread)
     if missing:
@@ -61,7 +62,7 @@ def _resources() -> list[Mapping[str, float]]:
 
 
 class BaseStrategy:
-    """`create_workers()` once; `shutdown()` ends them and gives back what was set aside for them."""
+    """Placement strategy. Call `create_workers()` once; `shutdown()` ends the workers and releases their resources."""
 
     placement_group: Any = None
     workers: list[Any] | None = None
@@ -75,7 +76,7 @@ class BaseStrategy:
 
     @classmethod
     def get_node_workers(cls, workers: Sequence[Any]) -> list[Any]:
-        """The first worker of each node."""
+        """Return the first worker of each node."""
         nodes = map_blocking(lambda worker: worker.node_id.remote(), workers)
         return list(dict(reversed(list(zip(nodes, workers, strict=True)))).values())[::-1]
 
@@ -96,7 +97,7 @@ class BaseStrategy:
 
 
 class ColocatedStrategy(BaseStrategy):
-    """A number of hosts, with as many workers on each."""
+    """Strategy for `num_hosts` hosts with `num_workers_per_host` workers each."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class ColocatedStrategy(BaseStrategy):
 
 
 class PGStrategy(BaseStrategy):
-    """A number of workers, on as few nodes as possible; or in a placement group that is there already."""
+    """Strategy for `num_workers` workers on as few nodes as possible, or in an existing placement group."""
 
     def __init__(
         self,
@@ -171,7 +172,10 @@ class PGStrategy(BaseStrategy):
         return self.workers
 
     def _require_room_in(self, group: Any) -> None:
-        """What the task that calls this holds of the group is not known: an upper bound."""
+        """Raise NotEnoughResourcesError if the group is too small.
+
+        The check ignores what the calling task holds of the group, because that is unknown.
+        """
         need = {name: amount for name, amount in self.resources_per_worker().items() if amount}
         room = sum(fits(bundle, need) for bundle in group.bundle_specs)
         if room < self._num_workers:
@@ -182,5 +186,5 @@ class PGStrategy(BaseStrategy):
             )
 
     def shutdown(self) -> None:
-        """A group that was there before stays."""
+        """End the workers and remove the placement group, unless it existed before."""
         super().shutdown()

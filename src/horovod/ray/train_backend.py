@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the workers of Ray Train become ranks: the Backend that Ray Train's controller calls, and its configuration.
+"""Backend by which the workers of Ray Train become ranks, and its configuration. Ray Train's controller calls it.
 
-Ray starts a group of workers, and after each failure a new one; each group is a world of its own.
+Ray starts a group of workers, and a new group after each failure. Each group is a world of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.ray.joining import become_rank
 from horovod.ray.train_worker import Training
 from horovod.ray.world import RayWorld
 
-_DEBUGS_FROM = 2  # of `verbose`
+_DEBUGS_FROM = 2  # value of `verbose`
 
 
 @dataclass
@@ -54,12 +54,13 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]  # Ray tells no types
 
 
 class _HorovodBackend(Backend):  # type: ignore[misc]
-    share_cuda_visible_devices = True  # of all workers of a node, so that hvd.local_rank() is an index
+    # show all workers of a node the node's GPUs, so that hvd.local_rank() is an index
+    share_cuda_visible_devices = True
 
     _world: RayWorld | None = None
 
     def on_start(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        self._close()  # that of a group which ended without a farewell
+        self._close()  # close the world of a group that ended without on_shutdown
         places = [worker.metadata for worker in worker_group.get_workers()]
         nodes, names = [place.node_id for place in places], [place.hostname for place in places]
         self._world = RayWorld(nodes, backend_config, names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the training loop in a worker of Ray Train."""
+"""Context of the training loop in a worker of Ray Train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horovod.ray.joining import leave_world
 
 
 class Training:
-    """Around the loop: metrics while it runs, and an orderly farewell to the other ranks at its end."""
+    """Context around the training loop: it publishes metrics, and leaves the world when the loop has ended normally."""
 
     def __enter__(self) -> Training:
         metrics.publish_for(ray.train.get_context().get_experiment_name())
@@ -21,7 +21,7 @@ class Training:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error this rank stays where it is, and Ray ends the group: if it left, the others would fail of it
+        # After an error this rank stays in the world, and Ray ends the group. If it left, the other ranks would fail
         # too, and the user would have to find out which failure was the first.
         if error is None:
             leave_world()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HorovodTrainer: Ray Train whose workers are Horovod's ranks."""
+"""HorovodTrainer: Ray Train with Horovod's ranks as its workers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
 
 
 def _with_callback(config: Any, callback: Any) -> Any:
-    """Return a copy of a RunConfig that has one more callback."""
+    """Return a copy of a RunConfig with one more callback."""
     copied = copy.copy(config)
     copied.callbacks = [*(config.callbacks or ()), callback]
     return copied
@@ -85,7 +85,7 @@ def _fewest_workers(scaling: Any) -> int:
 
 
 def _resources_of_a_worker(scaling: Any) -> dict[str, float]:
-    """As Ray Train counts them: a CPU unless something else is asked for, and a GPU where GPUs are used."""
+    """Return the resources of a worker as Ray Train counts them: by default a CPU, and a GPU where GPUs are used."""
     resources = {name: amount for name, amount in (scaling.resources_per_worker or {}).items() if amount}
     if scaling.use_gpu:
         resources.setdefault("GPU", 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small things that the executors share; Ray's own trainer for Horovod imports them, too."""
+"""Helpers that the executors share. Ray's own trainer for Horovod imports them too."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ __getattr__ = lazily(__name__, {"driver_service": "horovod.runner.driver.driver_
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
-    """What the calls that `fn` starts for each of the collection return."""
+    """Call `fn` for each element, and return the results of the calls that it starts."""
     return list(ray.get([fn(each) for each in collection]))
 
 
 def nics_to_env_var(nics: Sequence[str]) -> dict[str, str]:
-    """Without a name: every rank uses the interface through which it reaches the rendezvous."""
+    """Return the variables that select interfaces.
+
+    Without names, every rank uses the interface through which it reaches the rendezvous.
+    """
     names = list(nics or ())
     return {"HOROVOD_GLOO_IFACE": names[0], "NCCL_SOCKET_IFNAME": ",".join(names)} if names else {}
 
 
 def detect_nics(settings: Any, all_host_names: Sequence[str], node_workers: Sequence[Any] | None = None) -> list[str]:
-    """The interfaces to use on all nodes: those of the settings, else those that Ray itself uses on every node.
+    """Return the interfaces to use on all nodes: those of the settings, otherwise those that Ray uses on every node.
 
-    Empty if nodes name them differently: then each rank uses the one through which it reaches the rendezvous.
+    The result is empty if the names differ. Then each rank uses the interface through which it reaches the rendezvous.
     """
     if getattr(settings, "nics", None):
         return sorted(settings.nics)
@@ -41,7 +44,7 @@ def detect_nics(settings: Any, all_host_names: Sequence[str], node_workers: Sequ
 
 
 def interfaces_of_node(_: object) -> list[str]:
-    """Names of this machine's interfaces that have the address by which Ray knows this node."""
+    """Return the names of this machine's interfaces that have the address by which Ray knows this node."""
     address = ray.util.get_node_ip_address()
     return [
         name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of the executors: an actor that becomes a rank and then calls the user's functions."""
+"""Worker of the executors: an actor that becomes a rank and then calls the user's functions."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world of ranks on Ray, seen from whoever starts it: a zero-CPU actor on rank 0's node serves the rendezvous.
+"""World of ranks on Ray for the process that starts it. A zero-CPU actor on rank 0's node serves the rendezvous.
 
     world = RayWorld([node id of each worker, by rank], settings)
     ray.get([worker.become.remote(become_rank, variables) for worker, variables in zip(workers, world.environments)])
 
-The variables hold the world's secret: pass them as the argument of a call, and nowhere else.
+The variables contain the world's secret: pass them only as the argument of a call.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ _ANSWER_LIMIT_S = 10.0
 
 
 class RayWorld:
-    """`environments`: by rank, what `become_rank` takes. `close()` it when the workers are gone."""
+    """World of ranks. `environments` holds the argument of `become_rank` for each rank.
+
+    Call `close()` when the workers are gone.
+    """
 
     def __init__(self, nodes: Sequence[str], settings: Any, hostnames: Sequence[str] | None = None) -> None:
-        """`nodes`: the Ray node of each rank. HorovodInitializationError if the coordinator does not come to life."""
+        """Start the coordinator.
+
+        Args:
+            nodes: The Ray node of each rank.
+
+        Raises:
+            HorovodInitializationError: The coordinator does not start.
+        """
         self.nodes = list(nodes)
         self._coordinator = coordinator_on(nodes[0], _WorldCoordinator, settings)
         asked = self._coordinator.open.remote(self.nodes, list(hostnames or nodes))
@@ -37,7 +47,10 @@ class RayWorld:
         )
 
     def trouble(self) -> str | None:
-        """What is wrong with the coordinator, without which hvd.init() would wait until its time limit; else None."""
+        """Return what is wrong with the coordinator, or None.
+
+        Without the coordinator, hvd.init() would wait until its time limit.
+        """
         asked = self._coordinator.is_there.remote()
         try:
             answer_of(asked, _ANSWER_LIMIT_S, f"the coordinator on node {self.nodes[0][:12]}, where ranks meet,")
@@ -46,21 +59,21 @@ class RayWorld:
         return None
 
     def lose(self, rank: int, text: str) -> None:
-        """Ranks that wait in hvd.init() for this one raise with this text, instead of waiting for their time limit."""
+        """Let ranks that wait for this rank in hvd.init() raise an error with this text at once."""
         self._coordinator.lose.remote(rank, text)
 
     def find(self, rank: int) -> None:
-        """The rank may come to the next hvd.init() after all."""
+        """Let the next hvd.init() wait for this rank again after `lose`."""
         with suppress(RayError):
             ray.get(self._coordinator.find.remote(rank), timeout=_ANSWER_LIMIT_S)
 
     def close(self) -> None:
-        """End the rendezvous. Idempotent."""
+        """End the rendezvous. Safe to call twice."""
         ray.kill(self._coordinator, no_restart=True)
 
 
 class _WorldCoordinator(Coordinator):
-    """The same as an actor."""
+    """Coordinator as an actor."""
 
     def is_there(self) -> bool:
         return True
@@ -80,14 +93,14 @@ class _WorldCoordinator(Coordinator):
 
 
 def coordinator_on(node_id: str, actor_class: type, *arguments: Any) -> Any:
-    """An actor on that node that takes nothing from the workers: no CPU, and nobody restarts it."""
+    """Return an actor on that node that takes no CPU from the workers and is never restarted."""
     where = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": where}
     return ray.remote(actor_class).options(**options).remote(*arguments)
 
 
 def answer_of(reference: Any, limit_s: float, who: str) -> Any:
-    """What an actor answers; HorovodInitializationError that says who did not."""
+    """Return an actor's answer. Raise HorovodInitializationError that names `who` if it fails or comes too late."""
     try:
         return ray.get(reference, timeout=limit_s)
     except GetTimeoutError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of Spark that decide whether failed tasks, executors and hosts are used again. Facts: Spark reads them."""
+"""Settings that Spark reads to decide whether failed tasks, executors and hosts are used again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARK_CONF_ALWAYS_RESTART_FAILED_TASK = ("spark.task.maxFailures", SPARK_CONF_MA
 SPARK_CONF_BLACKLIST_DISABLED = (f"{_PREFIX}.enabled", "false")
 SPARK_CONF_BLACKLIST_ENABLED = (f"{_PREFIX}.enabled", "true")
 
-# A task's attempts on one host must stay below all its attempts, or Spark refuses to start.
+# The attempts of a task on one host must be fewer than all its attempts, otherwise Spark refuses to start.
 SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK = (_TASK_EXECUTOR, SPARK_CONF_MAX_INT)
 SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK = (_TASK_EXECUTOR, "2")
 SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK = (_TASK_EXECUTOR, "1")

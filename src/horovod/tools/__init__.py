@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `hvd` command: looking at machines and jobs. Never imported by workers."""
+"""The `hvd` command, which examines machines and jobs. Workers never import it."""

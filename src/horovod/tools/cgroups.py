@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that a container or a batch system put on this process through control groups, version 1 or 2.
+"""Limits that a container or a batch system set for this process through control groups, version 1 or 2.
 
-A group's limit holds for all groups inside it, so the tightest on the way up counts.
+A group's limit applies to all groups inside it, so the tightest limit among a group and its ancestors counts.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-Read = Callable[[str], "str | None"]  # the contents of a file, None if it cannot be read
+Read = Callable[[str], "str | None"]  # returns the contents of a file, or None if it cannot be read
 _ROOT = "/sys/fs/cgroup"
 
 
 def cores(read: Read) -> float | None:
-    """The quota in cores, None if there is none."""
+    """Return the quota in cores, or None if there is none."""
     quotas = [_quota_2(text) for text in _files(read, "", "cpu.max")]
     for controller in ("cpu", "cpu,cpuacct"):
         folders = list(_folders(read, controller))
@@ -23,9 +23,9 @@ def cores(read: Read) -> float | None:
 
 
 def memory(read: Read) -> int | None:
-    """The limit in bytes, None if there is none."""
+    """Return the limit in bytes, or None if there is none."""
     texts = [*_files(read, "", "memory.max"), *_files(read, "memory", "memory.limit_in_bytes")]
-    # Version 1 says "no limit" with a number close to 2^63.
+    # In version 1 a number close to 2^63 means "no limit".
     limits = [int(text) for text in texts if text.isdigit() and int(text) < 1 << 60]
     return min(limits, default=None)
 
@@ -49,7 +49,7 @@ def _files(read: Read, controller: str, name: str) -> Iterator[str]:
 
 
 def _folders(read: Read, controller: str) -> Iterator[str]:
-    """The group of this process and all groups around it; a container may see only some of them."""
+    """Yield the folders of this process's group and all its ancestors. A container may see only some of them."""
     base = f"{_ROOT}/{controller}".rstrip("/")
     here = PurePosixPath("/")
     for line in (read("/proc/self/cgroup") or "").splitlines():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd checkpoints`: which checkpoints a folder holds, to which training each belongs, and whether it is intact.
+"""`hvd checkpoints`: the checkpoints in a folder, the training of each, and whether it is intact.
 
-Every file is read as a whole, but nothing in it is unpickled.
+Every file is read completely, but not unpickled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One file. `commits` and `time` (seconds since the epoch) are None, and `problem` says why, if it is damaged."""
+    """Checkpoint file.
+
+    For a damaged file `commits` and `time` (seconds since the epoch) are None, and `problem` is set.
+    """
 
     name: str
     lineage: str
@@ -32,7 +35,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a folder, the newest first. `next_start` is the file that a job goes on from, `problem` why none."""
+    """Files of a folder, newest first.
+
+    `next_start` is the file from which a job resumes. `problem` says why there is none.
+    """
 
     folder: str
     entries: list[Entry]
@@ -45,7 +51,7 @@ class Listing:
 
 
 def examine(folder: Path) -> Listing:
-    """Read all checkpoints of a folder. OSError if it cannot be listed."""
+    """Read all checkpoints of a folder. Raise OSError if it cannot be listed."""
     files = checkpoint_folder.list_files(folder)
     entries = [_examine(path) for path in files]
     if not files:
@@ -70,7 +76,7 @@ def _examine(path: Path) -> Entry:
 
 
 def as_json(listing: Listing) -> dict[str, Any]:
-    """Return what programs read."""
+    """Return the listing as a document for programs."""
     entries = [
         {
             "file": entry.name,
@@ -92,7 +98,7 @@ def as_json(listing: Listing) -> dict[str, Any]:
 
 
 def as_page(listing: Listing) -> list[RenderableType]:
-    """Return what a person sees."""
+    """Return the listing as a page for people."""
     from rich.markup import escape
     from rich.table import Table
 

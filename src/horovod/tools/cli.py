@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `hvd` command. Each sub-command imports what it needs when it runs, so that `hvd --help` stays quick."""
+"""The `hvd` command. Each sub-command imports its modules when it runs, so that `hvd --help` stays quick."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_WIDTH = 100
 
 
 class Transport(str, Enum):
-    """What `hvd test` can be asked to use: the names of horovod.tools.trial.TRANSPORTS."""
+    """Values of `hvd test --transport`: the names of horovod.tools.trial.TRANSPORTS."""
 
     AUTO = "auto"
     SHM = "shm"
@@ -55,7 +55,7 @@ def _common(
     """Tools around Horovod jobs."""
 
 
-# As horovodrun has them.
+# Options with horovodrun's names.
 Hosts = Annotated[str | None, typer.Option("-H", "--hosts", metavar="HOST:SLOTS[,...]", help="The hosts of a job.")]
 HostFile = Annotated[str | None, typer.Option("-hostfile", "--hostfile", metavar="FILE", help="Lines 'host slots=n'.")]
 SshPort = Annotated[int | None, typer.Option("-p", "--ssh-port", help="Port of sshd on all hosts.")]
@@ -141,7 +141,7 @@ def _host_options(
     network_interfaces: str | None,
     start_timeout: int | None,
 ) -> JobOptions:
-    """Return the options that name hosts and say how to reach them."""
+    """Return the options that name hosts and how to reach them."""
     from horovod.launcher.options import JobOptions
 
     return JobOptions(
@@ -213,7 +213,7 @@ def _print(json: bool, document: Callable[[], object], page: Callable[[], list[R
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line that says what is being done, if somebody sits there."""
+    """Show the current activity in one line if stderr is a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -235,9 +235,9 @@ def _print_page(page: list[RenderableType]) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = PAGE_WIDTH  # a file or a pipe has no width of its own
+        console.width = PAGE_WIDTH  # a file or a pipe has no width
     for part in page:
-        console.print(part, crop=False)  # a command to type is longer, and whole
+        console.print(part, crop=False)  # do not crop commands, which may be longer than a line
 
 
 timeline_app = typer.Typer(help="Work with timelines (HOROVOD_TIMELINE).", no_args_is_help=True)
@@ -267,7 +267,7 @@ def merge_timelines(
 
 
 def main() -> None:
-    # A terminal that knows no check marks gets question marks, not a traceback.
+    # A terminal without check marks shows question marks instead of failing.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     app()

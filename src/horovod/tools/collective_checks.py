@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hvd test` runs on every rank: each collective on each dtype, compared with what NumPy says.
+"""Checks that `hvd test` runs on every rank: each collective on each dtype, compared with NumPy.
 
-Every rank can make the input of every other, so the expected result needs no communication.
+Every rank can compute the input of every other rank, so the expected result needs no communication.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from horovod.tools.results import FAIL, NOT_APPLICABLE, PASS, Check
 
 Array = npt.NDArray[Any]
 
-# One element, less than a chunk, several chunks; none is a multiple of a vector's length.
+# One element, less than a chunk, several chunks. None is a multiple of a vector length.
 _LENGTHS = (1, 1237, 200_003)
 _ADASUM_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class _Case:
-    """One dtype in the world as it is now. `arrays` holds the input of every rank."""
+    """One dtype in the current world. `arrays` holds the input of every rank."""
 
     name: str
     dtype: np.dtype[Any]
@@ -40,13 +40,13 @@ class _Case:
 
     @property
     def wide(self) -> list[Array]:
-        """In the type in which the engine adds: float32 for what is narrower, integers as they are."""
+        """Return the inputs in the type in which the engine adds: float32 for narrower floats, integers unchanged."""
         is_narrow = self.dtype.kind not in "iub" and self.dtype.itemsize < 4
         return [array.astype(np.float32) for array in self.arrays] if is_narrow else self.arrays
 
 
 def check_all() -> list[Check]:
-    """Every check of this rank, in the same order on all of them."""
+    """Return the results of all checks on this rank, in one order on all ranks."""
     checks = [check_one(operation, name) for name in ID_BY_NAME for operation in OPERATIONS]
     return checks + [Check(operation, "", *_outcome(run)) for operation, run in MEETINGS.items()]
 
@@ -74,13 +74,13 @@ def _check_lengths(run: Callable[[_Case], None], name: str, dtype: np.dtype[Any]
         arrays = [_values(dtype, length, rank) for rank in range(hvd.size())]
         try:
             run(_Case(name, dtype, arrays))
-        except AssertionError as error:  # the other ranks go on, so this one must too
+        except AssertionError as error:  # record the failure and go on, because the other ranks go on too
             failures.append(f"{length} elements: {str(error).strip()}")
     assert not failures, failures[0]
 
 
 def find_dtype(name: str) -> np.dtype[Any] | None:
-    """None for a type that NumPy lacks and no package adds."""
+    """Return the NumPy dtype, or None if NumPy lacks it and ml_dtypes is not installed."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -108,7 +108,7 @@ def _equal(result: Array, expected: Array, tolerance: float = 0.0) -> None:
 
 
 def _total(case: _Case, combine: Callable[[Array, Array], Array]) -> Array:
-    # Integers wrap around in NumPy as they do in the engine.
+    # Integers wrap around in NumPy as in the engine.
     with np.errstate(over="ignore"):
         return functools.reduce(combine, case.wide).astype(case.dtype)
 
@@ -127,7 +127,7 @@ def _check_average(case: _Case) -> None:
 
 
 def _average(case: _Case) -> tuple[Array, float]:
-    """Integers are divided exactly and truncated toward zero; floats may differ in their last bit."""
+    """Return the average and a tolerance. Integers are truncated toward zero; floats may differ in the last bit."""
     mean = functools.reduce(np.add, [array.astype(np.float64) for array in case.arrays]) / len(case.arrays)
     if case.dtype.kind in "iu":
         return np.trunc(mean).astype(case.dtype), 0.0
@@ -135,7 +135,7 @@ def _average(case: _Case) -> tuple[Array, float]:
 
 
 def _spacing(dtype: np.dtype[Any]) -> float:
-    """Distance from 1 to the next number of that type: NumPy's finfo does not know the types of ml_dtypes."""
+    """Return the distance from 1 to the next number of a type. NumPy's finfo does not know ml_dtypes."""
     spacing = 1.0
     while float(np.asarray(1 + spacing / 2).astype(dtype).astype(np.float64)) > 1:
         spacing /= 2
@@ -156,7 +156,7 @@ def _check_product(case: _Case) -> None:
 
 
 def _check_adasum(case: _Case) -> None:
-    """By its two properties: equal gradients give themselves back, orthogonal ones their sum."""
+    """Check two properties: equal gradients return themselves, orthogonal gradients return their sum."""
     same = case.arrays[0]
     tolerance = 8 * _spacing(case.dtype)
     _equal(hvd.allreduce(same, op=hvd.Adasum), same, tolerance)
@@ -166,7 +166,7 @@ def _check_adasum(case: _Case) -> None:
 
 
 def _check_allgather(case: _Case) -> None:
-    parts = [array[: len(array) - rank] for rank, array in enumerate(case.arrays)]  # ragged
+    parts = [array[: len(array) - rank] for rank, array in enumerate(case.arrays)]  # parts of different lengths
     _equal(hvd.allgather(parts[hvd.rank()]), np.concatenate(parts))
 
 
@@ -176,7 +176,7 @@ def _check_broadcast(case: _Case) -> None:
 
 
 def _check_alltoall(case: _Case) -> None:
-    # Equal shares, and rank 0 gets the rest too.
+    # equal shares, with the rest for rank 0
     size, rank, rows = hvd.size(), hvd.rank(), len(case.mine)
     splits = [rows // size if index else rows - rows // size * (size - 1) for index in range(size)]
     starts = np.concatenate([[0], np.cumsum(splits)])
@@ -186,7 +186,7 @@ def _check_alltoall(case: _Case) -> None:
 
 
 def _share(array: Array) -> Array:
-    return np.array_split(array, hvd.size())[hvd.rank()]  # the first ranks get one row more, as in a reducescatter
+    return np.array_split(array, hvd.size())[hvd.rank()]  # the first ranks get one more row, as in a reducescatter
 
 
 def _check_reducescatter(case: _Case) -> None:
@@ -195,7 +195,7 @@ def _check_reducescatter(case: _Case) -> None:
 
 
 def _check_grouped(case: _Case) -> None:
-    """The grouped forms of allreduce, allgather and reducescatter."""
+    """Check the grouped forms of allreduce, allgather and reducescatter."""
     expected = _total(case, np.logical_or if case.name == "bool" else np.add)
     pair = [case.mine, case.mine[:1]]
     for result, whole in zip(hvd.grouped_allreduce(pair, op=hvd.Sum), (expected, expected[:1]), strict=True):
@@ -209,7 +209,7 @@ def _check_grouped(case: _Case) -> None:
 
 
 def _check_asynchronous(case: _Case) -> None:
-    """Many operations under way at once, finished in the opposite order."""
+    """Check several concurrent operations that are finished in reverse order."""
     expected = _total(case, np.maximum)
     handles = [hvd.allreduce_async(case.mine, op=hvd.Max, name=f"{case.name}.{index}") for index in range(4)]
     for handle in reversed(handles):
@@ -239,7 +239,7 @@ def _check_objects() -> None:
 
 
 def _check_point_to_point() -> None:
-    """A ring: every rank sends to the next and receives from the one before."""
+    """Check a ring in which every rank sends to the next and receives from the previous rank."""
     size, rank = hvd.size(), hvd.rank()
     if size == 1:
         return
@@ -251,7 +251,7 @@ def _check_point_to_point() -> None:
 
 
 def _check_join() -> None:
-    """The other ranks go on with zeros from rank 0, which has joined."""
+    """Check that rank 0 joins and contributes zeros to an allreduce of the other ranks."""
     if hvd.rank() > 0:
         result = hvd.allreduce(np.ones(3), op=hvd.Sum, name="after rank 0 has joined")
         _equal(result, np.full(3, float(hvd.size() - 1)))

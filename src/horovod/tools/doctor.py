@@ -26,7 +26,7 @@ _SEE_ALL = "two ranks cannot run here at all: hvd test shows the whole error"
 
 @dataclass(frozen=True)
 class Transport:
-    """A short run of two ranks. `reason` says why it does not work."""
+    """Result of a short run of two ranks. `reason` says why it does not work."""
 
     name: str
     works: bool
@@ -38,14 +38,14 @@ class Transport:
 
 @dataclass(frozen=True)
 class Examination:
-    """Everything that was found."""
+    """Results of all checks of this machine."""
 
     sections: list[Section]
     transports: list[Transport]
 
     @property
     def works(self) -> bool:
-        """Whether two ranks could use every transport."""
+        """Return True if two ranks could use every transport."""
         return all(transport.works for transport in self.transports)
 
     @property
@@ -54,7 +54,7 @@ class Examination:
 
 
 def examine(limit_s: float = _LIMIT_S) -> Examination:
-    """Takes two or three seconds: two ranks are started over each transport."""
+    """Examine this machine. This takes two or three seconds, because two ranks are started over each transport."""
     transports, in_short = _try_transports(limit_s)
     sections: list[Section] = [
         ("Versions", packages.versions()),
@@ -72,7 +72,7 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
 
 
 def _try_transports(limit_s: float) -> tuple[list[Transport], list[Finding]]:
-    """Try each transport, unless the ranks would not even find each other."""
+    """Try each transport, unless the ranks could not even connect over the loopback interface."""
     try:
         check_loopback()
     except LoopbackError as error:
@@ -83,10 +83,10 @@ def _try_transports(limit_s: float) -> tuple[list[Transport], list[Finding]]:
 
 
 def try_transport(kind: str, limit_s: float) -> Transport:
-    """Start two ranks and measure allreduce between them; never fails itself."""
+    """Start two ranks and measure allreduce between them. Never raises."""
     name = _TRANSPORTS[kind]
     try:
-        here = JobOptions(hosts="localhost:2")  # whatever a batch system has set aside
+        here = JobOptions(hosts="localhost:2")  # ignores hosts that a batch system has set aside
         done = trial.run(_measure, ranks=2, transport=kind, limit_s=limit_s, where=here)
     except (trial.TrialFailed, ValueError, OSError) as error:
         return Transport(name, False, reason=str(error))
@@ -108,7 +108,7 @@ def _transport_findings(transports: list[Transport]) -> list[Finding]:
 
 def _transport_finding(kind: str, found: Transport, another_works: bool) -> Finding:
     if found.latency_s is None or found.bandwidth is None:
-        # What stops ranks on every transport is no matter of this one.
+        # A cause that affects every transport is not specific to this one.
         advice = trial.advice_on(found.reason) or (_OF_TRANSPORT[kind] if another_works else _SEE_ALL)
         return Finding(found.name, "does not work: " + _last_line(found.reason), advice)
     size = speed.size_text(speed.SHORT[-1][0])
@@ -133,7 +133,7 @@ def as_json(found: Examination) -> dict[str, Any]:
 
 
 def as_page(found: Examination) -> list[RenderableType]:
-    """One page for a terminal of 100 columns."""
+    """Return the results as a page for a terminal of 100 columns."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finding of `hvd doctor`: what was looked at, what was found, what to change."""
+"""Finding of `hvd doctor`: what was checked, what was found, and what to change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `advice` is empty where there is nothing to change."""
+    """One line of the report. `advice` is empty if there is nothing to change."""
 
     name: str
     value: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hvd doctor` finds out about GPUs by using them, through the driver alone: no framework is needed.
+"""GPU checks of `hvd doctor`, through the CUDA driver alone, without a framework.
 
-Two ranks share the first GPU and add up tensors there, once through memory of the GPU that both reach (CUDA IPC), once
-through pinned memory of the host.
+Two ranks share the first GPU and add up tensors there: once through GPU memory that both can access (CUDA IPC), once
+through pinned host memory.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NO_MPS = (
     "For ranks that share a GPU, start NVIDIA's service for that, MPS (nvidia-cuda-mps-control -d), before they start: "
     "their work then runs side by side, and collectives are several times faster."
 )
-_MPS_ENABLED = 133  # the driver's number of the question, which older ones do not know
+_MPS_ENABLED = 133  # attribute number in the driver; older drivers do not know it
 
 
 class Driver:
-    """As much of the CUDA driver as is needed here. OSError or RuntimeError if there is none that works."""
+    """Functions of the CUDA driver. Raise OSError or RuntimeError if there is no working driver."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -55,7 +55,7 @@ class Driver:
 
     @property
     def version(self) -> str:
-        """The newest CUDA that the driver serves."""
+        """Return the newest CUDA version that the driver supports."""
         number = self._number("cuDriverGetVersion")
         return f"{number // 1000}.{number % 1000 // 10}"
 
@@ -65,7 +65,7 @@ class Driver:
 
     @property
     def runs_together(self) -> bool:
-        """Whether processes that share the first GPU need not take turns."""
+        """Return True if processes that share the first GPU can run at once (MPS)."""
         try:
             return bool(self._number("cuDeviceGetAttribute", _MPS_ENABLED, 0))
         except RuntimeError:
@@ -75,7 +75,7 @@ class Driver:
         return bool(self._number("cuDeviceCanAccessPeer", one, other))
 
     def use(self, device: int) -> None:
-        """From now on this thread's memory lies there."""
+        """Make this thread use a GPU for its allocations."""
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._call("cuCtxPushCurrent_v2", context)
@@ -93,7 +93,7 @@ class Driver:
 
 
 def findings(limit_s: float) -> list[Finding]:
-    """None if there is no driver; never fails."""
+    """Return the findings about GPUs, or an empty list without a driver. Never raises."""
     try:
         driver = Driver()
         devices = driver.devices
@@ -135,7 +135,7 @@ def _way(name: str, transport: str, limit_s: float) -> Finding:
 
 
 def measure() -> list[float]:
-    """On every rank: seconds that an allreduce of each size takes on the first GPU."""
+    """Return the median seconds of an allreduce of each size on the first GPU. Call on every rank."""
     import horovod.numpy as hvd
     from horovod._engine import EngineCall, TensorLocation
     from horovod.common.calls import ALLREDUCE

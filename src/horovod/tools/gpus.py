@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine, found without any framework: NVIDIA's own tool, else what its driver shows in /proc."""
+"""GPUs of this machine, found without a framework: by nvidia-smi, or by the driver's files in /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
 def found() -> list[str]:
-    """Their names. A container may see fewer than its machine has: the tool knows, the driver's files do not."""
+    """Return the names of the GPUs.
+
+    A container may see fewer GPUs than its machine has: nvidia-smi takes that into account, the driver's files do not.
+    """
     try:
         done = subprocess.run(
             ["nvidia-smi", "-L"],
@@ -35,18 +38,18 @@ def found() -> list[str]:
 
 
 def listed(text: str) -> list[str]:
-    """Out of the answer of `nvidia-smi -L`."""
+    """Parse the output of `nvidia-smi -L`."""
     return [match[1] for line in text.splitlines() if (match := _LISTED.fullmatch(line))]
 
 
 def model(information: str) -> str:
-    """Out of a driver's file."""
+    """Parse the model in a file of the driver."""
     match = _MODEL.search(information)
     return match[1] if match else "unknown"
 
 
 def summary(names: Sequence[str]) -> str:
-    """`2 x NVIDIA H200`."""
+    """Return a text such as `2 x NVIDIA H200`."""
     return ", ".join(f"{count} x {name}" for name, count in Counter(names).items()) or "none"
 
 

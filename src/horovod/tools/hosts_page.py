@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `hvd doctor -H` looks: tables for people, a document for programs."""
+"""Display of `hvd doctor -H`: tables for people, a document for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-_MOST_COLUMNS = 4  # of a table of all ways in a terminal of 100 columns
+_MOST_COLUMNS = 4  # columns of a table of all connections that fit a terminal of 100 columns
 
 
 def as_json(found: HostsExamination) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _host_document(name: str, slots: int, host: Surveyed) -> dict[str, Any]:
 
 
 def as_page(found: HostsExamination) -> list[RenderableType]:
-    """For a terminal of 100 columns."""
+    """Return the results as a page for a terminal of 100 columns."""
     from rich.markup import escape
 
     page: list[RenderableType] = [_table_of_hosts(found), ""]
@@ -83,13 +83,13 @@ def as_page(found: HostsExamination) -> list[RenderableType]:
 
 
 def _advice_line(line: str) -> RenderableType:
-    """A command to type must stay in one piece: copied, a broken one would not run."""
+    """Return a line of advice. A command in it is not wrapped, because a wrapped copy would not run."""
     from rich.console import Group
     from rich.text import Text
 
     whole = TO_SEE_IT in line
     text = Text(f"  - {line}", no_wrap=whole, overflow="ignore" if whole else "fold")
-    return Group(text)  # printed alone, a text would forget how it is to be wrapped
+    return Group(text)  # a Text printed alone would lose its wrapping options
 
 
 def _table_of_hosts(found: HostsExamination) -> Table:
@@ -137,7 +137,7 @@ def _way_text(way: Way) -> str:
 
 
 def _summary_of_ways(names: Sequence[str], ways: Mapping[tuple[str, str], Way]) -> Table:
-    """For more hosts than fit beside each other: the usual and the worst of each."""
+    """Return a table with the median and the worst value of each host, for more hosts than fit in columns."""
     table = _table("from", "round trip", "longest", "bandwidth", "smallest", "fail")
     for start in names:
         own = {end: way for (one, end), way in ways.items() if one == start}

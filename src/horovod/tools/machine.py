@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `hvd doctor` about the machine: cores, memory, limits, shared memory, what the kernel allows."""
+"""Machine section of `hvd doctor`: cores, memory, limits, shared memory, and kernel features."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def limits() -> list[Finding]:
 
 
 def open_files(soft: int, hard: int) -> Finding:
-    """Both limits; -1: none. A user may raise the soft one up to the hard one."""
+    """Return the finding about the limits of open files; -1 means no limit.
+
+    A user may raise the soft limit up to the hard limit.
+    """
     if not 0 <= soft < _ENOUGH_FILES:
         return Finding("open files", _limit(soft))
     if not 0 <= hard < _ENOUGH_FILES:
@@ -91,7 +94,7 @@ def kernel() -> list[Finding]:
 
 
 def large_pages(setting: str | None) -> Finding:
-    """`setting` is the file's text: all choices, the one in force in brackets."""
+    """Return the finding about huge pages. `setting` is the file's text: all choices, the active one in brackets."""
     if setting is None:
         return Finding("transparent huge pages", "unknown")
     chosen = setting.partition("[")[2].partition("]")[0]

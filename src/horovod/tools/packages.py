@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `hvd doctor` about Python packages. Nothing heavy is imported: versions come from their metadata."""
+"""Package section of `hvd doctor`. Versions come from package metadata, so that no large package is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.common import mpi_library, not_yet
 from horovod.common.settings import value_of
 from horovod.tools.findings import Finding
 
-# Name for people, distributions that provide it, door that serves it (empty: none of its own).
+# Display name, distributions that provide it, and the module of its API here (empty if it has none).
 _FRAMEWORKS = (
     ("PyTorch", ("torch",), "horovod.torch"),
     ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"), "horovod.tensorflow"),
@@ -51,7 +51,7 @@ def frameworks() -> list[Finding]:
 
 
 def mpi() -> Finding:
-    """Which MPI could move tensors, found without initialising it."""
+    """Return the MPI library that could transfer tensors, found without initialising it."""
     version = version_of(("mpi4py",))
     if version is None:
         return Finding("mpi4py", "not installed: tensors travel by shared memory and TCP")
@@ -61,8 +61,8 @@ def mpi() -> Finding:
     return Finding("mpi4py", f"{version} with {library}: tensors travel by it after horovodrun --mpi")
 
 
-# How a framework's programs reach the engine without Python: the oldest version that can, the library they need, the
-# setting that forbids it, and what happens otherwise.
+# How programs of a framework call the engine without Python: oldest version, required library, setting that disables
+# it, and the consequence.
 _DIRECT = {
     "JAX": ((0, 4, 38), "libhvd_xla.so", "HOROVOD_JAX_FFI", "programs reach the engine through Python, slowly"),
     "TensorFlow": (
@@ -75,7 +75,7 @@ _DIRECT = {
 
 
 def _advice(name: str, version: str) -> str:
-    """What stands in the way of a framework's door, found without importing the framework."""
+    """Return why a framework must call the engine through Python, or an empty string. Does not import the framework."""
     if name not in _DIRECT:
         return ""
     import horovod
@@ -115,13 +115,13 @@ def version_of(distributions: tuple[str, ...]) -> str | None:
 
 
 def original_horovod() -> list[Finding]:
-    """A finding if Horovod itself is installed beside us: both own the folder `horovod`, so each breaks the other."""
+    """Return a finding if Horovod itself is installed too. Both own the folder `horovod`, so each breaks the other."""
     try:
         found = importlib.metadata.distribution("horovod")
     except importlib.metadata.PackageNotFoundError:
         return []
     if any(requirement.startswith("khorovod") for requirement in found.requires or []):
-        return []  # the distribution without code that points to khorovod
+        return []  # the distribution without code that depends on khorovod
     value = f"the original, {found.version}, is installed in {found.locate_file('')}"
     advice = "pip uninstall -y horovod khorovod && pip install khorovod: both own the folder 'horovod'"
     return [Finding("horovod", value, advice)]

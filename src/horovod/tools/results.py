@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of `hvd test`: plain data that travels from the ranks, what it means for the whole job, how it looks."""
+"""Results of `hvd test`: data from the ranks, the result for the whole job, and its display."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS = {PASS: "[green]✓[/]", FAIL: "[bold red]✗[/]", NOT_APPLICABLE: "[dim
 
 @dataclass(frozen=True)
 class Check:
-    """One collective on one dtype (empty: it has none)."""
+    """Result of one collective on one dtype, which is empty if the collective has none."""
 
     operation: str
     dtype: str
@@ -29,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What one run of `hvd test` found."""
+    """Results of one run of `hvd test`."""
 
     version: str
     ranks: int
@@ -38,7 +38,7 @@ class Report:
     seconds: float
     checks: list[Check]
     speeds: list[speed.Speed]
-    hosts: dict[str, int] = field(default_factory=dict)  # ranks by host, as the hosts call themselves
+    hosts: dict[str, int] = field(default_factory=dict)  # ranks by host name
 
     @property
     def failures(self) -> list[Check]:
@@ -50,7 +50,10 @@ class Report:
 
 
 def merge(by_rank: Sequence[Sequence[Check]]) -> list[Check]:
-    """A check passes if it passes on every rank; the text names the first rank where it does not."""
+    """Return one check for each check of the ranks.
+
+    It passes if it passes on all; its text names the first failing rank.
+    """
     merged = []
     for checks in zip(*by_rank, strict=True):
         worst = next(((rank, check) for rank, check in enumerate(checks) if check.outcome == FAIL), None)
@@ -79,7 +82,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def as_page(report: Report) -> list[RenderableType]:
-    """What a person sees, for a terminal of 100 columns."""
+    """Return the report as a page for a terminal of 100 columns."""
     from rich.markup import escape
 
     head = f"[bold]Khorovod {report.version}[/]: {report.ranks} ranks over {report.transport}, {report.kernels} kernels"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd test`: real ranks, here or on other hosts, run every collective on every dtype, then allreduce is timed."""
+"""`hvd test`: real ranks, here or on other hosts, run every collective on every dtype, then time allreduce."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANKS = 2
 
 @dataclass(frozen=True)
 class _Answer:
-    """Of one rank; `neighbours`: how many other ranks its host has."""
+    """Results of one rank. `neighbours` is the number of other ranks on its host."""
 
     checks: list[Check]
     times: list[float]
@@ -26,9 +26,12 @@ class _Answer:
 
 
 def run(ranks: int | None, transport: str, limit_s: float, options: JobOptions | None = None) -> Report:
-    """Run every check on the hosts that `options` name, else here. Without `ranks`, all slots of the hosts are used.
+    """Run every check on the hosts that `options` name, or here. Return a report, which may contain failures.
 
-    TrialFailed if the ranks could not even run; else a report, which may hold failures.
+    Without `ranks`, use all slots of the hosts.
+
+    Raises:
+        TrialFailed: The ranks could not run.
     """
     import horovod
     from horovod.launcher.start.hosts import named_slots

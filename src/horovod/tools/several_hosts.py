@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd doctor -H`: the hosts of a job, seen by an agent on each, and what to change about them.
+"""`hvd doctor -H`: results of the agents on a job's hosts, and what to change.
 
-What to change is decided here, by pure functions of what was found; how it looks is in hosts_page.py.
+Pure functions derive the advice from the results; hosts_page.py formats it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from horovod.launcher.remote.surveying import Survey, Surveyed, is_same_version,
 from horovod.launcher.start.hosts import HostInfo, is_local, named_slots, plan_hosts
 from horovod.tools import speed
 
-# Timelines of several hosts are merged by their clocks, and people compare the times of logs.
+# Merged timelines and log times of several hosts rely on their clocks.
 _LARGE_OFFSET_S = 0.1
-# What makes one way stand out from the others: chance alone changes figures by half.
+# Limits for slow connections, relative to the median. Chance alone changes figures by half.
 _SLOW_BANDWIDTH = 0.4
 _SLOW_ROUND_TRIP = 4.0
 _SMALL_ROUND_TRIP_S = 0.5e-3
@@ -33,14 +33,14 @@ _SMALL_ROUND_TRIP_S = 0.5e-3
 
 @dataclass(frozen=True)
 class HostsExamination:
-    """`slots`: by host; 0 for this machine if it only launches."""
+    """Results for the hosts of a job. `slots` is by host, and 0 for this machine if it only launches."""
 
     slots: Mapping[str, int]
     survey: Survey
 
     @property
     def works(self) -> bool:
-        """Whether every host answers, with the same version, and all of them reach each other."""
+        """Return True if every host answers with the same version and all of them reach each other."""
         able = all(host.silence is None and is_same_version(host.facts) for host in self.survey.hosts.values())
         return able and not self.survey.problems and not any(way.problem for way in self.survey.ways.values())
 
@@ -52,7 +52,7 @@ class HostsExamination:
 
 
 def options_of_job(options: JobOptions) -> JobOptions | None:
-    """Return the options as horovodrun understands them; None if no host is named and the job stays on this machine."""
+    """Return the options as horovodrun interprets them, or None if the job stays on this machine."""
     from horovod.launcher.start.assembly import allocation_of
     from horovod.launcher.start.kubernetes import default_hosts_option
 
@@ -67,9 +67,13 @@ def options_of_job(options: JobOptions) -> JobOptions | None:
 
 
 def examine(options: JobOptions, say: Callable[[str], None] = lambda _: None) -> HostsExamination:
-    """Examine the hosts of `options` (hosts or hostfile, ssh_port, ssh_identity_file, nics, start_timeout are used).
+    """Examine the hosts in `options`, or those that a batch system has set aside.
 
-    Without hosts it is about those that a batch system has set aside. ValueError or OSError if they cannot be used.
+    It uses hosts or hostfile, ssh_port, ssh_identity_file, nics and start_timeout.
+
+    Raises:
+        ValueError: The hosts cannot be used.
+        OSError: The hosts cannot be used.
     """
     from horovod.launcher.remote.command import agent_command
     from horovod.launcher.start.assembly import (
@@ -89,7 +93,7 @@ def examine(options: JobOptions, say: Callable[[str], None] = lambda _: None) ->
     here = started_here(hosts, allocation)
     elsewhere = [host.hostname for host in hosts if host not in here]
     hosts_and_launcher = _with_launcher(hosts, elsewhere)
-    # This machine has an agent too, so that everything is asked in one way.
+    # Use an agent on this machine too, so that all hosts are examined in one way.
     commands = {host.hostname: agent_command(sys.executable) for host in hosts_and_launcher}
     commands |= agent_commands(elsewhere, options, environ, allocation)
     found = survey(
@@ -104,13 +108,13 @@ def examine(options: JobOptions, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _with_launcher(hosts: Sequence[HostInfo], elsewhere: Sequence[str]) -> list[HostInfo]:
-    """This machine is looked at even if no ranks run here: all hosts must reach it."""
+    """Add this machine even if no ranks run on it, because all hosts must reach it."""
     launcher = [HostInfo(LAUNCHER, 0)] if len(elsewhere) == len(hosts) else []
     return [*launcher, *hosts]
 
 
 def _staying_here(found: Survey) -> Survey:
-    """Without another machine a job does not use the network."""
+    """Return the survey of a job on this machine alone, which does not use the network."""
     choice = Choice(Address(loopback_interface(), LOOPBACK), "all ranks are on this machine")
     return Survey({name: replace(one, choice=choice) for name, one in found.hosts.items()}, {}, [])
 
@@ -147,7 +151,7 @@ def _of_host(name: str, slots: int, host: Surveyed) -> Iterator[str]:
 
 
 def _of_ways(ways: Mapping[tuple[str, str], Way]) -> Iterator[str]:
-    """Ways that do not work, and those that are much slower than most."""
+    """Yield advice on connections that do not work or are much slower than most."""
     bandwidths = [way.bandwidth for way in ways.values() if way.bandwidth is not None]
     round_trips = [way.round_trip_s for way in ways.values() if way.round_trip_s is not None]
     for (start, end), way in ways.items():
@@ -175,7 +179,7 @@ _WHAT_TO_DO = {
 
 
 def _of_machines(found: HostsExamination) -> list[str]:
-    """What the doctor of one machine would say there; once, with all hosts that it concerns."""
+    """Return the machine findings of all hosts, each once with the hosts that it concerns."""
     names: dict[str, list[str]] = {}
     for name, host in found.survey.hosts.items():
         for what, _, advice in host.examination.get("findings", ()):

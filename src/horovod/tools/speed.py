@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast allreduce is between ranks of this machine: time and bandwidth for a few sizes."""
+"""Speed of allreduce between ranks: time and bandwidth for a few sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
-# Bytes, and how often: enough for a stable median, few enough to be done in a second even over sockets.
+# Bytes and repetitions: enough for a stable median, few enough to take a second even over sockets.
 ALL_SIZES = ((8, 500), (4 * KIB, 500), (64 * KIB, 200), (MIB, 50), (16 * MIB, 8))
 SHORT = ((8, 300), (16 * MIB, 6))
 _WARM_UP = 3
@@ -16,19 +16,19 @@ _WARM_UP = 3
 
 @dataclass(frozen=True)
 class Speed:
-    """Allreduce of float32, in place; the median of the slowest rank."""
+    """Time of an in-place allreduce of float32: the median of the slowest rank."""
 
     size: int
     seconds: float
 
     @property
     def bandwidth(self) -> float:
-        """Bytes of the tensor per second."""
+        """Return the bytes of the tensor per second."""
         return self.size / self.seconds
 
 
 def measure(sizes: tuple[tuple[int, int], ...] = ALL_SIZES) -> list[float]:
-    """On every rank: the median of the time that an allreduce of each size takes, in seconds."""
+    """Return the median time of an allreduce of each size, in seconds. Call on every rank."""
     import numpy as np
 
     import horovod.numpy as hvd

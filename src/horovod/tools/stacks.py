@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd stacks`: asks running workers for the Python stacks of their threads. See horovod.common.stacks.
+"""`hvd stacks`: ask running workers for the Python stacks of their threads. See horovod.common.stacks.
 
-A process is signalled only if it offers this: it holds the file for the answer and catches the signal named by it.
+A process is signalled only if it supports this: it holds the answer file and catches the signal that the file names.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LOOK_S = 0.005
 
 
 class NoAnswer(Exception):  # noqa: N818 - the reason is printed beside the answers
-    """The process is gone, offers nothing, belongs to someone else, or is frozen."""
+    """Error: the process has ended, does not support this, belongs to another user, or is frozen."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A worker that can be asked: where its answer appears, and the signal that asks for it."""
+    """Worker that can be asked: the path of its answer, and the signal that asks for it."""
 
     pid: int
     path: str
@@ -38,7 +38,12 @@ class Offer:
 
 
 def find_offer(pid: int) -> Offer | None:
-    """None for a process that is not a worker. PermissionError for someone else's, FileNotFoundError if it is gone."""
+    """Return how to ask a process, or None if it is no worker.
+
+    Raises:
+        PermissionError: The process belongs to another user.
+        FileNotFoundError: The process has ended.
+    """
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
         with suppress(FileNotFoundError):
@@ -49,14 +54,17 @@ def find_offer(pid: int) -> Offer | None:
 
 
 def find_workers(pids: Sequence[int]) -> list[Offer]:
-    """The workers among these processes; of a launcher, its workers; without pids, all of this user's."""
+    """Return the workers among these processes, and the workers of launchers among them.
+
+    Without pids, all of this user's.
+    """
     if not pids:
         return [offer for offer in map(_quietly, sorted(psutil.pids())) if offer is not None]
     return [offer for pid in pids for offer in _workers_under(pid)]
 
 
 def read_stacks(offer: Offer, limit_s: float = 2.0) -> str:
-    """Send the signal and return what the worker writes. NoAnswer if it does not do so within the limit."""
+    """Send the signal and return what the worker writes. Raise NoAnswer if it does not answer within the limit."""
     try:
         with _process(offer.pid) as process, _answer_file(offer) as answer:
             os.ftruncate(answer, 0)
@@ -77,7 +85,10 @@ def read_stacks(offer: Offer, limit_s: float = 2.0) -> str:
 
 
 def title(pid: int) -> str:
-    """Pid, rank and command of a worker, for people. In an elastic job, where ranks change, the worker's number."""
+    """Return pid, rank and command of a worker for display.
+
+    In an elastic job, show the birth id, because ranks change.
+    """
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         variables = process.environ()  # as they were when the process began
@@ -112,8 +123,8 @@ def _quietly(pid: int) -> Offer | None:
 
 @contextmanager
 def _answer_file(offer: Offer) -> Iterator[int]:
-    """The worker's file, locked so that two who ask at once do not mix their answers."""
-    # Looked up again after the process was pinned: the pid could have been reused since.
+    """Yield the worker's answer file, locked so that concurrent requests do not mix their answers."""
+    # Look it up again now that the process is pinned, because the pid could have been reused before.
     if find_offer(offer.pid) != offer:
         raise ProcessLookupError
     descriptor = os.open(offer.path, os.O_RDWR | os.O_CLOEXEC)
@@ -125,7 +136,7 @@ def _answer_file(offer: Offer) -> Iterator[int]:
 
 
 class _Pinned:
-    """A process that cannot be mistaken for a later one with the same pid, where the kernel has pidfds."""
+    """Process that cannot be confused with a later one of equal pid, if the kernel has pidfds."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -155,7 +166,7 @@ def _process(pid: int) -> Iterator[_Pinned]:
 
 
 def _threads_that_block(offer: Offer) -> set[str]:
-    """Threads with the signal blocked: the kernel blocks it in the thread that is just writing the answer."""
+    """Return the threads with the signal blocked. The kernel blocks it in the thread that is writing the answer."""
     blocking = set()
     for thread in os.listdir(f"/proc/{offer.pid}/task"):
         with suppress(FileNotFoundError, ProcessLookupError):

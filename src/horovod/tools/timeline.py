@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd timeline merge`: the timelines of several ranks as one, on one clock, each rank with processes of its own."""
+"""`hvd timeline merge`: merge the timelines of several ranks onto one clock. Each rank keeps its own processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _START = "start_time_since_epoch_in_micros"
 
 @dataclass(frozen=True)
 class Timeline:
-    """The events of one file; `start` is when its clock was 0, in microseconds since the epoch."""
+    """Events of one file. `start` is the time at which its clock was 0, in microseconds since the epoch."""
 
     path: Path
     events: list[Event]
@@ -27,11 +27,11 @@ class Timeline:
 
 
 def merge(output: Path, files: Sequence[Path], *, force: bool = False) -> int:
-    """Write the timelines in `files` as one to `output`, and return the number of events.
+    """Merge the timelines in `files` into `output`, and return the number of events.
 
     Raises:
-        ValueError: a file is no timeline, or `output` exists and `force` is false. The usual reason is that the name of
-            the output was forgotten, so that the first timeline stands in its place.
+        ValueError: A file is no timeline, or `output` exists and `force` is false. Usually the user forgot to name the
+            output, so that the first timeline would be overwritten.
     """
     if output.exists() and not force:
         raise ValueError(f"{output} exists: name a new file for the result first, or pass --force to replace this one")
@@ -41,7 +41,7 @@ def merge(output: Path, files: Sequence[Path], *, force: bool = False) -> int:
 
 
 def load(path: Path) -> Timeline:
-    """Read a timeline, also one whose array has no end because its writer was killed."""
+    """Read a timeline. The end of its array may be missing, because its writer was killed."""
     text = path.read_text(encoding="utf-8").rstrip().rstrip(",")
     try:
         events = json.loads(text if text.endswith("]") else text + "]")
@@ -58,10 +58,10 @@ def load(path: Path) -> Timeline:
 
 
 def combine(timelines: Sequence[Timeline]) -> list[Event]:
-    """All events, ordered by time, in µs since the start of the timeline that started first."""
+    """Return all events ordered by time, in µs since the start of the earliest timeline."""
     start = min(timeline.start for timeline in timelines)
     ranks = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
-    if len(set(ranks)) < len(ranks):  # such as two parts of one rank's timeline
+    if len(set(ranks)) < len(ranks):  # for example two parts of one rank's timeline
         ranks = list(range(len(timelines)))
     described: list[Event] = []
     timed: list[Event] = []
@@ -73,7 +73,7 @@ def combine(timelines: Sequence[Timeline]) -> list[Event]:
                 moved["args"][_START] = start
             (timed if "ts" in moved else described).append(moved)
         first_pid += 1 + max(int(event.get("pid", 0)) for event in timeline.events)
-    timed.sort(key=lambda event: float(event["ts"]))  # stable: events of one moment keep their nesting
+    timed.sort(key=lambda event: float(event["ts"]))  # stable, so that simultaneous events keep their nesting
     return described + timed
 
 
@@ -92,7 +92,10 @@ def _move(event: Event, first_pid: int, later: int, label: str) -> Event:
 
 
 def _write(output: Path, events: Sequence[Event]) -> None:
-    """Whole or not at all, so that a file may be merged into itself and a full disk costs nothing that was there."""
+    """Write the file atomically.
+
+    So the file may be one of the inputs, and a full disk does not damage an existing file.
+    """
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=output.parent, delete=False) as file:
         try:
             file.write("[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short runs of real ranks, here or on hosts, for `hvd doctor` and `hvd test`: one transport, one limit, no output."""
+"""Short runs of real ranks for `hvd doctor` and `hvd test`, with one transport, a time limit, and no output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from horovod.launcher.options import JobOptions
 
 T = TypeVar("T")
 
-# What a user may ask for, and the value of HOROVOD_SHARED_MEMORY that gives it (None: as the environment says).
+# Choices for users, and the value of HOROVOD_SHARED_MEMORY for each (None keeps the environment's value).
 TRANSPORTS: dict[str, str | None] = {"auto": None, "shm": "1", "tcp": "0"}
 
 
 _BAD_SETTING = re.compile(r"\b(HOROVOD_\w+)=.* is not valid")
-# Causes that have nothing to do with a transport, and the lines of `hvd doctor` that show more about them.
+# Causes that do not depend on the transport, with the lines of `hvd doctor` that show more about them.
 _CAUSES = (
     (r"[Oo]pen files", "two ranks need more open files than allowed: see open files above"),
     (
@@ -39,12 +39,12 @@ _CAUSES = (
 
 
 class TrialFailed(Exception):  # noqa: N818 - says what happened
-    """The text says why, the workers' stderr included."""
+    """Error: a trial failed. The text gives the reason, including the workers' stderr."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What every rank returned, and how rank 0's engine describes itself."""
+    """Results of every rank, and the description of rank 0's engine."""
 
     results: list[Any]
     engine: dict[str, Any]
@@ -62,11 +62,13 @@ class Trial:
 def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float, where: JobOptions | None = None) -> Trial:
     """Call `work` on every rank after hvd.init().
 
-    TrialFailed if a host does not answer, a rank fails or the limit passes. ValueError or OSError if the launcher
-    cannot start such a job.
-
     Args:
-        where: Options that name hosts; their number of ranks is not used.
+        where: Options that name hosts. Their number of ranks is ignored.
+
+    Raises:
+        TrialFailed: A host does not answer, a rank fails, or the time limit is over.
+        ValueError: The launcher cannot start such a job.
+        OSError: The launcher cannot start such a job.
     """
     from horovod.launcher.run_function import run_own
 
@@ -76,7 +78,7 @@ def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float, where
         shared_memory = os.environ.get("HOROVOD_SHARED_MEMORY")
     try:
         with (
-            # Files that the user's own jobs write must not be overwritten by a trial.
+            # A trial must not overwrite files that the user's own jobs write.
             env(HOROVOD_SHARED_MEMORY=shared_memory, HOROVOD_TIMELINE=None, HOROVOD_AUTOTUNE_LOG=None),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
@@ -88,14 +90,14 @@ def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float, where
 
 
 def advice_on(reason: str) -> str:
-    """Return what to do about a trial that failed for this reason; an empty text if it names no usual cause."""
+    """Return advice on a trial that failed for this reason, or an empty string if the cause is unknown."""
     if found := _BAD_SETTING.search(reason):
         return f"correct or unset {found[1]}"
     return next((advice for pattern, advice in _CAUSES if re.search(pattern, reason)), "")
 
 
 def _worker(work: Callable[[], T], limit_s: float) -> tuple[T, dict[str, Any]]:
-    # Ends this process with the stacks of its threads on stderr: a hang then explains itself.
+    # On a hang, end this process with the stacks of its threads on stderr.
     faulthandler.dump_traceback_later(limit_s, exit=True)
     import horovod.numpy as hvd
     from horovod.common.context import default_context

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and classes of Horovod's launcher that programs import, and that our own launcher hardly needs."""
+"""Functions and classes of Horovod's launcher that programs import. This package's launcher hardly uses them."""

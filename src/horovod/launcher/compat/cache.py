@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are kept in a file for a while."""
+"""Cache of results in a file, with an age limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILE = "cache.bin"
 
 
 class Cache:
-    """Values by key, with their age; what was kept under other parameters counts for nothing."""
+    """Values by key, with their age. Values stored under other parameters are ignored."""
 
     def __init__(self, cache_folder: str, cache_staleness_threshold_in_minutes: float, parameters_hash: Any) -> None:
         self._path = os.path.join(cache_folder, _FILE)
@@ -31,7 +31,7 @@ class Cache:
         self._values: dict[Any, tuple[float, Any]] = self._load()
 
     def get(self, key: Any) -> Any:
-        """None if it is not there or too old."""
+        """Return the value, or None if it is missing or too old."""
         with self._lock:
             kept_at, value = self._values.get(key, (0.0, None))
         return value if time.time() - kept_at < self._most_s else None
@@ -47,10 +47,10 @@ class Cache:
     def _load(self) -> dict[Any, tuple[float, Any]]:
         try:
             if os.stat(self._path).st_uid != os.geteuid():
-                return {}  # somebody else's: unpickling would run what they like
+                return {}  # another user's file: unpickling would run their code
             with open(self._path, "rb") as file:
                 parameters, values = serialization.loads(file.read())
-        except Exception:  # no file, half a file, or one of another program
+        except Exception:  # the file is missing, incomplete, or not a cache
             return {}
         return values if parameters == self._parameters and isinstance(values, dict) else {}
 
@@ -67,7 +67,7 @@ class Cache:
 
 
 def use_cache() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: calls with `fn_cache=Cache(...)` take the result from there if it is fresh."""
+    """Return a decorator that lets calls pass `fn_cache=Cache(...)` to reuse a fresh result."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as text. Whoever reads such a text runs what its author put into it."""
+"""Objects as text. Decoding runs code that the text contains, so decode only trusted texts."""
 
 from __future__ import annotations
 

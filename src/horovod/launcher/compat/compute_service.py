@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processes of a data service find each other: dispatchers and workers register, trainers wait for them.
+"""Meeting point of a data service's processes: dispatchers and workers register, and trainers wait for them.
 
-The board is the rendezvous server's store of values, with its authentication; whoever waits asks again and again.
+It uses the value store of an authenticated rendezvous server. Waiting processes poll it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETIRING, _ENDED = "retiring", "ended"
 
 
 class ComputeService:
-    """The board; lives in one process of the compute job, until `shutdown`."""
+    """Server of the data service's registrations. It lives in one process of the compute job until `shutdown`."""
 
     def __init__(
         self, dispatchers: int, workers_per_dispatcher: int, key: bytes, nics: Sequence[str] | None = None
@@ -44,13 +44,16 @@ class ComputeService:
         threading.Thread(target=self._watch, name="horovod-compute-service", daemon=True).start()
 
     def _watch(self) -> None:
-        """A service that retires ends when all trainers are gone: what they read from must not go before."""
+        """End a retiring service once no trainer is connected, because the trainers read from it until then."""
         while not self._stopping.wait(4 * _PAUSE_S):
             if self._server.get(_RETIRING) is not None and self._server.connections <= self._workers:
                 self._server.put(_ENDED, b"")
 
     def addresses(self) -> Addresses:
-        """Addresses of this host by network interface; the loopback, which only this host can use, comes last."""
+        """Return this host's addresses by network interface.
+
+        The loopback comes last, because only this host can use it.
+        """
         found = {}
         for nic, addresses in psutil.net_if_addrs().items():
             own = [each.address for each in addresses if each.family.name == "AF_INET"]
@@ -64,7 +67,7 @@ class ComputeService:
 
 
 class ComputeClient:
-    """A connection to the board. Several threads may use it at once."""
+    """Connection to the ComputeService. Several threads may use it at once."""
 
     def __init__(self, compute_addresses: Addresses, key: bytes, verbose: int = 1) -> None:
         self._connection = _connect(compute_addresses, key)
@@ -75,7 +78,7 @@ class ComputeClient:
         self.workers_per_dispatcher = int(self._connection.get("workers_per_dispatcher") or 0)
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        """Publish a dispatcher's address. ValueError if a dispatcher has registered with this id already."""
+        """Publish a dispatcher's address. Raise ValueError if this id is already registered."""
         key = self._dispatcher_key(dispatcher_id)
         if not self._ask(lambda it: it.put(key, dispatcher_address.encode(), only_if_new=True)):
             first = (self._ask(lambda it: it.get(key)) or b"").decode()
@@ -85,17 +88,17 @@ class ComputeClient:
             )
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
-        """Return the dispatcher's address. TimeoutException if it does not come in time."""
+        """Return the dispatcher's address. Raise TimeoutException if it does not register in time."""
         key = self._dispatcher_key(dispatcher_id)
         return self._wait_for_value(key, _patience(timeout), f"dispatcher {dispatcher_id}").decode()
 
     def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
-        """Count a worker of a dispatcher, once. Its id only has to differ from those of the dispatcher's others."""
+        """Register a worker of a dispatcher. Its id must be unique among the dispatcher's workers."""
         group = self._workers_of(dispatcher_id)
         self._ask(lambda it: it.add(group, str(worker_id)))
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
-        """Return once all workers of a dispatcher are there. TimeoutException if one does not come in time."""
+        """Wait for all workers of a dispatcher. Raise TimeoutException if one does not register in time."""
         group, limit = self._workers_of(dispatcher_id), _patience(timeout)
         wanted = self.workers_per_dispatcher
         while (found := self._ask(lambda it: it.count(group))) < wanted:
@@ -103,11 +106,11 @@ class ComputeClient:
             time.sleep(_PAUSE_S)
 
     def leave(self, trainer: int) -> None:
-        """Say that a trainer needs the service no more."""
+        """Report that a trainer no longer needs the service."""
         self._ask(lambda it: it.put(f"left.{trainer}", b""))
 
     def wait_for_leaving(self, trainers: int, timeout: float) -> None:
-        """Return once all trainers have left. TimeoutException if one stays longer."""
+        """Wait until all trainers have left. Raise TimeoutException if one stays longer."""
         limit = _patience(timeout)
         for trainer in range(trainers):
             self._wait_for_value(f"left.{trainer}", limit, f"the end of trainer {trainer}")
@@ -117,11 +120,11 @@ class ComputeClient:
         self._ask(lambda it: it.put(_RETIRING, b""))
 
     def shutdown(self) -> None:
-        """End the service now, whoever still reads from it: its workers stop."""
+        """End the service now, even if trainers still read from it. Its workers stop."""
         self._ask(lambda it: it.put(_ENDED, b""))
 
     def wait_for_shutdown(self) -> None:
-        """Return when the service has ended, or the process that holds the board is gone."""
+        """Wait until the service has ended or the process of the ComputeService is gone."""
         try:
             while self._ask(lambda it: it.get(_ENDED)) is None:
                 time.sleep(_PAUSE_S)
@@ -129,13 +132,13 @@ class ComputeClient:
             return
 
     def close(self) -> None:
-        """Close the connection; calls of other threads that wait end with a RendezvousError."""
+        """Close the connection. Waiting calls in other threads end with a RendezvousError."""
         with self._lock:
             self._is_closed = True
             self._connection.close()
 
     def _ask(self, request: Callable[[Connection], T]) -> T:
-        """Send a request and return its answer; requests of several threads take turns."""
+        """Send a request and return its answer. One thread at a time."""
         with self._lock:
             if self._is_closed:
                 raise RendezvousError(
@@ -144,7 +147,7 @@ class ComputeClient:
             try:
                 return request(self._connection)
             except RendezvousError:
-                # An answer that comes too late must not be taken for that to the next request.
+                # A late answer must not be taken for the answer to the next request, so close the connection.
                 self._is_closed = True
                 self._connection.close()
                 raise

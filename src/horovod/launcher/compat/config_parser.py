@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags, config files and variables: a veneer over the table of settings."""
+"""Horovod's functions for flags, config files and variables, on top of the table of settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOG_LEVELS = next([level.upper() for level in row.choices] for row in TABLE if r
 
 
 def set_args_from_config(args: Any, config: Mapping[str, Any], override_args: Container[str]) -> None:
-    """Values of a config file, read into a dictionary, as attributes of `args`, unless a flag was given."""
+    """Set the values of a parsed config file as attributes of `args`, except for flags that were given."""
     controller = config.get("controller")
     if controller is not None and str(controller).lower() not in ("gloo", "mpi"):
         raise ValueError(f"controller must be one of gloo, mpi, not {controller!r}")
@@ -54,7 +54,7 @@ def set_args_from_config(args: Any, config: Mapping[str, Any], override_args: Co
 
 
 def validate_config_args(args: Any) -> None:
-    """ValueError for a value that its setting does not accept."""
+    """Raise ValueError for a value that its setting does not accept."""
     for dest, setting in FLAG_SETTINGS.items():
         value = getattr(args, dest, None)
         if value is not None and setting.type is not bool:
@@ -62,6 +62,6 @@ def validate_config_args(args: Any) -> None:
 
 
 def set_env_from_args(env: MutableMapping[str, str], args: Any) -> MutableMapping[str, str]:
-    """Add the variables that stand for the flags of `args`."""
+    """Add the variables for the flags in `args`."""
     env.update(flag_environment(JobOptions.of(vars(args))))
     return env

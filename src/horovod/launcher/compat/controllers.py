@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which controller starts a job, for programs that choose among Horovod's own."""
+"""Choice of the controller that starts a job, for programs that choose among Horovod's controllers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def run_controller(
     js_run: Callable[[], Any],
     verbosity: int | None,
 ) -> Any:
-    """Call the runner of the controller that is asked for; if none is, that of MPI where MPI is available, else Gloo's.
+    """Call the runner of the requested controller; by default MPI's if MPI is available, otherwise Gloo's.
 
-    It calls `gloo_built()`, `mpi_built()` and `is_jsrun_installed()` as horovod.runner.launch has them at that time.
+    It calls `gloo_built()`, `mpi_built()` and `is_jsrun_installed()` as horovod.runner.launch defines them at that
+    time.
 
     Raises:
-        ValueError: the controller is not available.
+        ValueError: The controller is not available.
     """
     if is_gloo_used(use_gloo, use_mpi, use_jsrun):
         if not _current("gloo_built")():
@@ -52,5 +53,5 @@ def run_controller(
 
 
 def _current(name: str) -> Any:
-    """Return what horovod.runner.launch has by this name now, for callers may have replaced it there."""
+    """Return what horovod.runner.launch defines by this name now, because callers may have replaced it there."""
     return getattr(sys.modules.get("horovod.runner.launch", sys.modules[__name__]), name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of an elastic job as an object. The driver uses vocabulary.Limits."""
+"""Settings of an elastic job as an object. The driver itself uses vocabulary.Limits."""
 
 from __future__ import annotations
 

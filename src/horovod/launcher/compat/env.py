@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the environment."""
+"""Values that Horovod programs read from the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAIRS = (
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """As the launcher told them, of a process that need not have called hvd.init(); (0, 1) without a launcher."""
+    """Return rank and size as the launcher set them, even before hvd.init(); (0, 1) without a launcher."""
     for rank, size in _PAIRS:
         if os.environ.get(rank) and os.environ.get(size):
             return integer_of(rank, os.environ), integer_of(size, os.environ)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of workers that programs start themselves, under Horovod's names."""
+"""Environment of workers that programs start themselves, under Horovod's names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horovod.launcher.start.worker_environment import slot_environment
 
 
 class MultiFile:
-    """Writes go to all of the files."""
+    """File object that writes to several files."""
 
     def __init__(self, files: Iterable[TextIO]) -> None:
         self._files = list(files)
@@ -29,15 +29,18 @@ class MultiFile:
 
 
 def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
-    """What tells a worker its place. For a slot of ElasticDriver's also its number and the job's secret."""
+    """Return the variables that hold a worker's place.
+
+    A slot of ElasticDriver adds its birth id and the job's secret.
+    """
     return {**slot_environment(slot_info), **getattr(slot_info, "variables", {})}
 
 
 def create_run_env_vars(server_ip: str, nics: Iterable[str] | None, port: int, elastic: bool = False) -> dict[str, str]:
-    """Return what all workers need to find the rendezvous.
+    """Return the variables that all workers need to find the rendezvous.
 
-    The secret of a RendezvousServer of this process at `port` is included: keep it off command lines. A program that
-    serves the rendezvous in another way passes the secret on itself.
+    They include the secret of the RendezvousServer that this process runs at `port`, so keep them off command lines. A
+    program that serves the rendezvous in another way must pass on the secret itself.
     """
     names = sorted(nics or []) or [loopback_interface()]
     variables = {

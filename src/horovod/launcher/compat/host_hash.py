@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name for this host and, in a container, for the container: processes that share memory have the same one."""
+"""Name of this host or container. Processes that can share memory have equal names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMESPACE_PATH = "/proc/self/ns"
 
 
 def host_hash(salt: str | None = None) -> str:
-    """`salt`: whatever else must be alike."""
+    """Return the name of this host or container. Processes with different `salt` get different names."""
     hostname = socket.gethostname()
     parts = [hostname, *_namespaces()]
     if salt is not None:
@@ -21,7 +21,7 @@ def host_hash(salt: str | None = None) -> str:
 
 
 def _namespaces() -> list[str]:
-    """The kernel's numbers of this process's namespaces, in a stable order."""
+    """Return the kernel's numbers of this process's namespaces, in a stable order."""
     try:
         return [
             f"{name}={os.readlink(os.path.join(NAMESPACE_PATH, name))}" for name in sorted(os.listdir(NAMESPACE_PATH))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSF; see horovod.launcher.start.allocation."""
+"""LSF under Horovod's names. See horovod.launcher.start.allocation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horovod.launcher.start.allocation import find_allocation, inside_lsf
 
 
 class LSFUtils:
-    """Questions about the LSF job that this process runs in."""
+    """Information about the LSF job in which this process runs."""
 
     @staticmethod
     def using_lsf() -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts, addresses and ports."""
+"""Hosts, addresses and ports under Horovod's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.common.joining.interfaces import LOOPBACK, interface_address
 
 
 def get_local_host_addresses() -> set[str]:
-    """The IPv4 addresses of this machine."""
+    """Return the IPv4 addresses of this machine."""
     return {
         str(entry.address)
         for entries in psutil.net_if_addrs().values()
@@ -23,7 +23,7 @@ def get_local_host_addresses() -> set[str]:
 
 
 def get_local_intfs(nic: str | None = None) -> set[str]:
-    """Interfaces with an IPv4 loopback address, or `nic` alone if it is one of this machine's."""
+    """Return the interfaces with the IPv4 loopback address, or only `nic` if this machine has it."""
     addresses = psutil.net_if_addrs()
     if nic is not None:
         return {nic} & set(addresses)
@@ -35,7 +35,7 @@ def get_local_intfs(nic: str | None = None) -> set[str]:
 
 
 def resolve_host_address(host_name: str) -> str | None:
-    """The IPv4 address of a host; None if nobody knows it."""
+    """Return the IPv4 address of a host, or None if it cannot be resolved."""
     try:
         return socket.gethostbyname(host_name)
     except OSError:
@@ -43,13 +43,13 @@ def resolve_host_address(host_name: str) -> str | None:
 
 
 def filter_local_addresses(all_host_names: Iterable[str]) -> list[str]:
-    """The hosts that are not this machine."""
+    """Return the resolvable hosts that are not this machine."""
     local = get_local_host_addresses()
     return [name for name in all_host_names if resolve_host_address(name) not in local | {None}]
 
 
 def get_driver_ip(nics: Sequence[str] | set[str] | None) -> str:
-    """This machine's address on the first of the interfaces; RuntimeError if none has one."""
+    """Return this machine's address on the first of the interfaces. Raise RuntimeError if none has an address."""
     for name in sorted(nics or get_local_intfs()):
         try:
             return interface_address(name)
@@ -59,7 +59,7 @@ def get_driver_ip(nics: Sequence[str] | set[str] | None) -> str:
 
 
 def find_port(server_factory: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
-    """A server made by the factory at a free port, and that port."""
+    """Return a server that the factory made at a free port, and the port."""
     server = server_factory(("", 0))
     return server, int(
         server.server_address[1] if hasattr(server, "server_address") else server.socket.getsockname()[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for other hosts. Host keys are checked as the user's ssh is set up to do."""
+"""Commands for other hosts. The user's ssh configuration decides how host keys are checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def get_ssh_command(
     identity_file: str | None = None,
     timeout_s: int | None = None,
 ) -> str:
-    """A shell command that runs `local_command` on the host."""
+    """Return a shell command that runs `local_command` on the host."""
     words = [SSH_COMMAND_PREFIX]
     if timeout_s is not None:
         words.append(f"-o ConnectTimeout={int(timeout_s)}")
@@ -38,7 +38,10 @@ def get_remote_command(
     identity_file: str | None = None,
     timeout_s: int | None = None,
 ) -> str:
-    """The same by whatever reaches other hosts here: kubexec under Kubeflow's MPI operator, else ssh."""
+    """Return a command that runs `local_command` on the host.
+
+    It uses kubexec under Kubeflow's MPI operator, otherwise ssh.
+    """
     if is_kubeflow_mpi(os.environ):
         return f"{KUBEFLOW_MPI_EXEC} {shlex.quote(host)} {shlex.quote(local_command)}"
     return get_ssh_command(local_command, host, port, identity_file, timeout_s)

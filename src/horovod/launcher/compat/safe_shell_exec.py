@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that leave nothing behind: see horovod.launcher.start.processes."""
+"""Commands that leave no processes behind. See horovod.launcher.start.processes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def execute(
     events: Sequence[threading.Event] | None = None,
     prefix_output_with_timestamp: bool = False,
 ) -> int:
-    """Run a shell command (or a list of words) until it ends or one of the events is set; its exit code.
+    """Run a shell command (or a list of words) until it ends or an event is set, and return its exit code.
 
-    Its output goes to `stdout` and `stderr` (those of this process by default), with `[index]<stdout>:` before each
-    line if there is an index. Everything the command started ends with it, also if this process is killed.
+    Its output goes to `stdout` and `stderr`, by default those of this process. With an index, each line starts with
+    `[index]<stdout>:`. Every process that the command started ends with it, even if this process is killed.
     """
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     over = threading.Event()
@@ -68,9 +68,9 @@ def prefix_connection(
     index: int | None,
     prefix_output_with_timestamp: bool,
 ) -> None:
-    """Copy text to `dst_stream`, line by line, until its source ends: a descriptor, a file or a connection.
+    """Copy text line by line to `dst_stream` until its source (a descriptor, file or connection) ends.
 
-    With an index each line begins with `[index]<prefix>:`, and with the time before that if it is asked for.
+    With an index each line begins with `[index]<prefix>:`, after the time if requested.
     """
     rest = ""
     for chunk in _chunks(src_connection):
@@ -78,7 +78,7 @@ def prefix_connection(
         end = 0
         for line in _LINE.finditer(rest):
             if line.group().endswith("\r") and line.end() == len(rest):
-                break  # "\n" may follow
+                break  # "\n" may follow in the next chunk
             end = line.end()
             _write(dst_stream, line.group(), prefix, index, prefix_output_with_timestamp)
         rest = rest[end:]
@@ -87,7 +87,7 @@ def prefix_connection(
 
 
 def terminate_executor_shell_and_children(pid: int) -> None:
-    """End a process and all that it started: SIGTERM, and SIGKILL after GRACEFUL_TERMINATION_TIME_S."""
+    """End a process and its descendants: SIGTERM, then SIGKILL after GRACEFUL_TERMINATION_TIME_S."""
     try:
         parent = psutil.Process(pid)
         tree = [parent, *parent.children(recursive=True)]
@@ -113,7 +113,7 @@ def _wait(tree: ProcessTree, program: str) -> int:
 
 
 def _end(tree: ProcessTree) -> None:
-    """What the command left behind goes too."""
+    """End the processes that the command left behind."""
     if tree.is_over:
         return
     tree.end(GRACEFUL_TERMINATION_TIME_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job's secret."""
+"""Secret of a job, and digests of messages with it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's settings as an object. `horovodrun` itself does not use them."""
+"""Settings of a job as an object, under Horovod's names. `horovodrun` itself does not use them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class BaseSettings:
-    """`start_timeout` is a Timeout (horovod.launcher.compat.timeout)."""
+    """Settings of a job. `start_timeout` is a Timeout (horovod.launcher.compat.timeout)."""
 
     num_proc: int | None = None
     verbose: int = 0
@@ -28,7 +28,7 @@ class BaseSettings:
 
 
 class Settings(BaseSettings):
-    """Of a job whose hosts stay: "host1:2,host2:2"."""
+    """Settings of a job with fixed hosts, such as "host1:2,host2:2"."""
 
     def __init__(self, hosts: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

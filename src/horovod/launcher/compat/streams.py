@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text or bytes from one thread to another."""
+"""Pipe for text or bytes between threads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 
 class Pipe:
-    """What one thread writes, another reads. A writer waits while more than `length` characters or bytes are unread."""
+    """Pipe from one thread to another. A writer waits while `length` characters or bytes or more are unread."""
 
     def __init__(self, length: int | None = None) -> None:
         self._length = length
-        self._parts: deque[str | bytes] = deque()  # none is empty
+        self._parts: deque[str | bytes] = deque()  # no part is empty
         self._unread = 0
         self._is_closed = False
         self._changed = threading.Condition()
 
     def write(self, buf: str | bytes) -> None:
-        """Append text or bytes. OSError once the pipe is closed, also for a writer that waits then."""
+        """Append text or bytes. Raise OSError once the pipe is closed, also in a waiting writer."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_room() or self._is_closed)
             if self._is_closed:
@@ -30,12 +30,12 @@ class Pipe:
                 self._changed.notify_all()
 
     def read(self, length: int = -1, timeout: float | None = None) -> str | bytes | None:
-        """Return at most `length` characters or bytes as soon as there are any; text and bytes are never joined.
+        """Return up to `length` characters or bytes as soon as there are any, or None at the end.
 
-        Returns None at the end.
+        Text and bytes are never joined.
 
         Raises:
-            TimeoutError: nothing came within `timeout` seconds.
+            TimeoutError: No data came within `timeout` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._unread > 0 or self._is_closed, timeout):
@@ -48,10 +48,10 @@ class Pipe:
             return taken
 
     def flush(self) -> None:
-        """Nothing to do: what was written can be read at once."""
+        """Do nothing, because written data can be read at once."""
 
     def close(self) -> None:
-        """Wake a reader and a writer that wait. What was written before can still be read."""
+        """Wake a waiting reader and writer. Data written before can still be read."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -60,7 +60,7 @@ class Pipe:
         return self._length is None or self._unread < self._length
 
     def _take(self, length: int) -> str | bytes:
-        """Remove what comes first: text up to the next bytes, or bytes up to the next text."""
+        """Remove and return the first data: text up to the next bytes, or bytes up to the next text."""
         first = self._parts[0]
         taken: list[Any] = []
         while self._parts and length > 0 and isinstance(self._parts[0], str) == isinstance(first, str):

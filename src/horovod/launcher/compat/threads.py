@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads."""
+"""Threads under Horovod's names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Run `target` in a started thread. `silent`: what it raises is dropped."""
+    """Run `target` in a started thread. If `silent`, drop its exceptions."""
     _check_arguments(args)
 
     def quietly(*given: Any) -> None:
         try:
             target(*given)
-        except Exception:  # asked for by the caller
+        except Exception:  # requested by the caller
             pass
 
     thread = threading.Thread(target=quietly if silent else target, args=tuple(args), name=name, daemon=daemon)
@@ -39,7 +39,7 @@ def on_event(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call `func` in a thread once the event is set, or never if `stop` is set before; the thread."""
+    """Start a thread that calls `func` once the event is set, unless `stop` is set before. Return the thread."""
     if event is None:
         raise ValueError("on_event needs an event to wait for, not None")
     if stop is not None and check_stop_interval_s <= 0:
@@ -65,9 +65,10 @@ def execute_function_multithreaded(
     block_until_all_done: bool = True,
     max_concurrent_executions: int = 1000,
 ) -> dict[int, Any] | None:
-    """Call `fn` once for each list of arguments, at the same time; results by index, or None without waiting.
+    """Call `fn` once for each list of arguments, concurrently.
 
-    What a call raises is raised here if this function waits.
+    Return the results by index, and raise the exception of a failed call. Without `block_until_all_done`, return None
+    at once.
     """
     if not args_list:
         return {} if block_until_all_done else None

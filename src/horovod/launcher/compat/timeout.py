@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deadline with a message."""
+"""Deadline with an error message."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 
 class TimeoutException(Exception):  # noqa: N818 - the contract's name
-    """Something did not happen in time."""
+    """Error: something did not happen in time."""
 
 
 class Timeout:
-    """`message` may hold {timeout} and {activity}."""
+    """Deadline. Its `message` may contain {timeout} and {activity}."""
 
     def __init__(self, timeout: float, message: str) -> None:
         self._timeout = timeout
@@ -25,7 +25,7 @@ class Timeout:
         return time.monotonic() > self._deadline
 
     def check_time_out_for(self, activity: str) -> None:
-        """TimeoutException once the time is over."""
+        """Raise TimeoutException once the time is over."""
         if self.timed_out():
             raise TimeoutException(
                 self._message.replace("{timeout}", f"{self._timeout:g}").replace("{activity}", activity)

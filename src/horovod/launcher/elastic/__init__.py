@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose workers come and go."""
+"""Elastic jobs, whose workers come and go."""

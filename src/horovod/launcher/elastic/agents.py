@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents on the other hosts of an elastic job, started and let go while it runs. Threads wait for them."""
+"""Agents on the other hosts of an elastic job, started and released while the job runs. Threads wait for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READY_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class Reaching:
-    """How hosts are reached. `commands_for`: what starts an agent on each of these hosts."""
+    """Ways to reach hosts. `commands_for` returns the command that starts an agent on each of the given hosts."""
 
     commands_for: Callable[[Sequence[str]], Mapping[str, Sequence[str]]]
     interfaces: Sequence[str]
@@ -30,9 +30,11 @@ class Reaching:
 
 
 class RemoteAgents:
-    """`host_env`: what only a host's workers have, of each host that ever had an agent for them.
+    """Agents on the other hosts.
 
-    `choices`: the address of each host in use.
+    Attributes:
+        host_env: Variables of one host's workers only, for each host that ever had an agent.
+        choices: The address of each host in use.
     """
 
     def __init__(self, remote: RemoteHosts, reaching: Reaching, *, has_local_ranks: bool) -> None:
@@ -41,17 +43,20 @@ class RemoteAgents:
         self.has_local_ranks = has_local_ranks
         self.host_env: dict[str, dict[str, str]] = {}
         self.choices: dict[str, Choice] = {}
-        self.problems: dict[str, str] = {}  # of hosts that were tried before the job began
+        self.problems: dict[str, str] = {}  # why hosts that were tried before the job began cannot be used
         self._env: Mapping[str, str] = {}
         self._listen: Callable[[str], None] = lambda address: None
         self._notify: Callable[[Opened | NotOpened], None] = lambda event: None
-        self._probing = threading.Lock()  # hosts try to reach each other for one batch of new ones at a time
+        self._probing = threading.Lock()  # so that only one batch of new hosts tests its connections at a time
         self._table = threading.Lock()
         self._open_hosts: set[str] = set()
         self._is_stopped = False
 
     def reach(self, hosts: Sequence[str]) -> None:
-        """Start agents there and find out who reaches whom; whoever cannot be used is in `problems`."""
+        """Start agents on the hosts and choose addresses at which they reach each other.
+
+        Hosts that cannot be used are added to `problems`.
+        """
         problems = greet(self.remote, self._reaching.commands_for(hosts), self._reaching.limit_s)
         with self._probing:
             new = [host for host in hosts if host not in problems]
@@ -67,7 +72,7 @@ class RemoteAgents:
 
     @property
     def launcher(self) -> str | None:
-        """This machine's address, as the others see it; None while there are no others."""
+        """Return this machine's address as the other hosts see it, or None if there are no other hosts."""
         choice = self.launcher_choice
         return choice.address.text if choice is not None else None
 
@@ -81,10 +86,16 @@ class RemoteAgents:
         listen: Callable[[str], None],
         notify: Callable[[Opened | NotOpened], None],
     ) -> None:
-        """`env`: of all workers. `listen`: makes the rendezvous reachable at an address of this machine."""
+        """Set what new hosts need.
+
+        Args:
+            env: Environment of all workers.
+            listen: Makes the rendezvous reachable at an address of this machine.
+            notify: Receives `Opened` and `NotOpened`.
+        """
         self._env, self._listen, self._notify = env, listen, notify
 
-    # What the job asks for
+    # Called by the job's loop
 
     def open(self, hosts: tuple[str, ...]) -> None:
         threading.Thread(target=self._open, args=(hosts,), name="horovod-opening", daemon=True).start()
@@ -104,12 +115,12 @@ class RemoteAgents:
             if host.state is State.CONNECTING:
                 self.remote.let_go(name)
 
-    # Below: threads that wait for hosts
+    # Run in threads that wait for hosts
 
     def _open(self, hosts: Sequence[str]) -> None:
         try:
             refused = self._try_to_open(hosts)
-        except Exception as error:  # whatever it is: a host that nobody speaks of any more would never be tried again
+        except Exception as error:  # report any error: without an answer the host would never be tried again
             if self._is_stopped:
                 return
             refused = dict.fromkeys(hosts, f"{type(error).__name__}: {error}")
@@ -122,7 +133,7 @@ class RemoteAgents:
                 self._notify(Opened(host))
 
     def _try_to_open(self, hosts: Sequence[str]) -> dict[str, str]:
-        """Why some of them cannot be used."""
+        """Open the hosts, and return the reason for each host that cannot be used."""
         unknown = [host for host in hosts if host not in self.choices and host not in self.problems]
         if unknown:
             self.reach(unknown)
@@ -135,7 +146,10 @@ class RemoteAgents:
         return refused | self._send_environment([host for host in hosts if host not in refused])
 
     def _send_environment(self, hosts: Sequence[str]) -> dict[str, str]:
-        """To the agents, through the connection that they have: the secret is on no command line."""
+        """Send each agent its workers' environment through its connection, so that no command line contains the secret.
+
+        Return the reason for each host that did not answer.
+        """
         for host in hosts:
             own = address_environment(self.choices[host].address, self._env)
             self.host_env[host] = own | {"HOROVOD_GLOO_RENDEZVOUS_ADDR": self.choices[LAUNCHER].address.text}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A placer of workers for the driver that calls a function for each of them, in a thread that lasts as long as it."""
+"""Placer that calls the caller's function for each worker, in a thread that lives as long as the worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CreateWorker = Callable[[ElasticSlot, list[threading.Event]], tuple[int, float]]
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a worker ended: `name` is its host and slot, `at` the time that the caller's function returned."""
+    """End of a worker. `name` is its host and slot, `at` the time at which the caller's function returned."""
 
     name: str
     code: int
@@ -28,12 +28,14 @@ class WorkerEnd:
 
 
 class CallingPlacer:
-    """A WorkerPlacer. The function returns a worker's exit code and the time of its end; it ends the worker when one of
-    its events is set: the job is over, the host is blacklisted, or the driver wants this worker to end.
+    """WorkerPlacer that calls `create_worker` for each worker.
+
+    The function returns a worker's exit code and the time of its end. It ends the worker when one of its events is set:
+    the job is over, the host is blacklisted, or the driver wants this worker to end.
 
     Args:
-        create_worker: The function, which is called with the worker's place and the list of events.
-        variables: What the environment of all workers holds beside their places.
+        create_worker: The function, called with the worker's place and the list of events.
+        variables: Environment variables of all workers, in addition to their places.
         host_event: Returns the event of a host, by its name.
         put: Passes an event on to the driver.
     """
@@ -70,7 +72,7 @@ class CallingPlacer:
             self._ends[birth].set()
 
     def end_all(self, limit_s: float) -> None:
-        """Ask for the end of all workers, and wait for it."""
+        """Ask all workers to end, and wait until they have ended or the time is over."""
         self._shutdown.set()
         deadline = time.monotonic() + limit_s
         for thread in self._threads:
@@ -82,7 +84,8 @@ class CallingPlacer:
         try:
             code, at = _exit_of(self._create_worker(slot_info, events))
             how = describe_exit(code)
-        except BaseException as error:  # sys.exit(), too: without an event the driver would wait for this worker
+        # includes sys.exit(): without an event the driver would wait for this worker without end
+        except BaseException as error:
             logger.exception("create_worker_fn failed for %s", where)
             code, at, how = 1, time.time(), f"create_worker_fn raised {type(error).__name__}: {error}"
         self.results[birth] = WorkerEnd(where, code, at)
@@ -91,8 +94,8 @@ class CallingPlacer:
 
 
 def _exit_of(returned: Any) -> tuple[int, float]:
-    """Return exit code and time. TypeError if the function has returned anything else."""
+    """Return exit code and time. Raise TypeError if the function returned anything else."""
     if not isinstance(returned, Sequence) or len(returned) != 2:
         raise TypeError(f"create_worker_fn must return (exit code, time), not {returned!r}")
     code, at = int(returned[0]), float(returned[1])
-    return code if code >= 0 else 128 - code, at  # subprocess has the negative number of a signal
+    return code if code >= 0 else 128 - code, at  # subprocess returns a signal as a negative number

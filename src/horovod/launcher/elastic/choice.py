@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the workers that go on when some of them do not reach each other. Pure.
+"""Choice of the workers that go on when some of them cannot reach each other. Pure functions only.
 
-Workers of a host that reach the same others are one group, so the size of the problem is the number of hosts that are
-cut off from some other host, and not the number of workers.
+Workers of one host that reach the same other workers form one group. So the size of the problem is the number of hosts
+that some other host cannot reach, not the number of workers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from itertools import combinations
 HostPair = tuple[str, str]  # in ascending order
 BirthPair = tuple[int, int]  # in ascending order
 
-MAX_EXACT = 20  # groups with a bad pair (16 hosts, and a few single workers): beyond them the choice is greedy
+# groups that cannot reach another group (16 hosts and a few single workers) up to which the choice is exact
+MAX_EXACT = 20
 
-MAX_SHOWN = 6  # pairs in one line
+MAX_SHOWN = 6  # pairs named in one line
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A worker that waits for its place. `has_state`: it could hand the state of the training to the others."""
+    """Worker that waits for its place. `has_state` means that it can hand the training state to the others."""
 
     birth: int
     host: str
@@ -30,7 +31,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class BadPairs:
-    """Hosts that do not reach each other, and single workers that do not although their hosts do."""
+    """Pairs of hosts that cannot reach each other, and pairs of single workers that cannot although their hosts can."""
 
     hosts: frozenset[HostPair] = frozenset()
     workers: frozenset[BirthPair] = frozenset()
@@ -46,7 +47,7 @@ class BadPairs:
         return "; ".join(parts)
 
     def parts(self, one: Candidate, other: Candidate) -> bool:
-        """Return True if these two workers do not reach each other."""
+        """Return True if these two workers cannot reach each other."""
         hosts = (min(one.host, other.host), max(one.host, other.host))
         births = (min(one.birth, other.birth), max(one.birth, other.birth))
         return hosts in self.hosts or births in self.workers
@@ -59,7 +60,7 @@ def _listed(words: Sequence[str]) -> str:
 
 @dataclass
 class _Group:
-    """Workers of one host that are cut off from the same groups. `value`: see `_value`; larger is better."""
+    """Workers of one host that cannot reach the same groups. For `value` see `_value`; larger is better."""
 
     members: list[Candidate]
     value: tuple[int, int] = (0, 0)
@@ -71,10 +72,10 @@ class _Group:
 
 
 def choose(workers: Sequence[Candidate], bad: BadPairs) -> frozenset[int]:
-    """Return the birth ids of the largest set of workers that all reach each other, one of which has the state.
+    """Return the birth ids of the largest set of workers that all reach each other and of which one has the state.
 
-    If no worker has the state, any set will do. Of sets of equal size, the one with the lowest birth id that the others
-    lack is chosen.
+    If no worker has the state, the last condition is dropped. Among sets of equal size, the set with the lowest birth
+    id that the others lack is chosen.
     """
     free, groups = _grouped(workers, bad)
     needs_state = any(one.has_state for one in workers) and not any(one.has_state for one in free)
@@ -86,12 +87,12 @@ def choose(workers: Sequence[Candidate], bad: BadPairs) -> frozenset[int]:
 
 
 def _first_choices(groups: Sequence[_Group], needs_state: bool) -> Iterable[int | None]:
-    """Return the groups one of which has to be in the set; None if none has to."""
+    """Return the groups of which one has to be in the set, or [None] if any group will do."""
     return [index for index, group in enumerate(groups) if group.has_state] if needs_state else [None]
 
 
 def _grouped(workers: Sequence[Candidate], bad: BadPairs) -> tuple[list[Candidate], list[_Group]]:
-    """Return the workers that reach all others, and groups of the rest."""
+    """Return the workers that reach all others, and the rest in groups."""
     hosts = {host for pair in bad.hosts for host in pair} & {one.host for one in workers}
     alone = {birth for pair in bad.workers for birth in pair}
     members: dict[tuple[str, int], list[Candidate]] = {}
@@ -112,7 +113,10 @@ def _grouped(workers: Sequence[Candidate], bad: BadPairs) -> tuple[list[Candidat
 
 
 def _value(members: Sequence[Candidate], worth: dict[int, int]) -> tuple[int, int]:
-    """Return what adds up over groups: the number of workers, then a bit for each, the highest for the lowest birth."""
+    """Return the number of workers, then a number with one bit for each, the highest for the lowest birth id.
+
+    Both can be added up over groups.
+    """
     return len(members), sum(worth[one.birth] for one in members)
 
 
@@ -121,7 +125,7 @@ def _total(groups: Sequence[_Group], chosen: Collection[int]) -> tuple[int, int]
 
 
 def _best(groups: Sequence[_Group], first: int | None) -> frozenset[int]:
-    """Return the best groups that reach each other; `first` is one of them."""
+    """Return the best set of groups that reach each other. The set contains `first` if it is not None."""
     chosen = frozenset() if first is None else frozenset([first])
     left = set(range(len(groups))) - chosen - {other for index in chosen for other in groups[index].cut_from}
     search = _exact if len(groups) <= MAX_EXACT else _greedy
@@ -129,7 +133,7 @@ def _best(groups: Sequence[_Group], first: int | None) -> frozenset[int]:
 
 
 def _exact(groups: Sequence[_Group], left: frozenset[int]) -> frozenset[int]:
-    """Decide about the group that is cut off from most others, with it and without it, then about the rest."""
+    """Return the best subset by recursion with and without the group that is cut off from the most other groups."""
     conflicts = {index: len(groups[index].cut_from & left) for index in left}
     index = max(left, key=lambda one: (conflicts[one], -one), default=-1)
     if index < 0 or conflicts[index] == 0:
@@ -140,7 +144,7 @@ def _exact(groups: Sequence[_Group], left: frozenset[int]) -> frozenset[int]:
 
 
 def _greedy(groups: Sequence[_Group], left: frozenset[int]) -> frozenset[int]:
-    """Take the group that costs the fewest workers in others, again and again."""
+    """Return a good subset: repeatedly take the group that excludes the fewest workers of other groups."""
     chosen: set[int] = set()
     while left:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does what the driver asks for with `Probe`: threads let the agents of the hosts try to reach each other."""
+"""Executor of the driver's `Probe` actions: threads let the agents of the hosts try to reach each other."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from horovod.launcher.remote.reachability import find_cuts
 
 
 class CutProber:
-    """Runs one round at a time.
+    """Prober that runs one round at a time.
 
     Args:
         remote: The agents of the other hosts.
-        choices: Returns the addresses that the job uses, by host, at this moment.
+        choices: Returns the current addresses of the job's hosts, by host.
         elsewhere: Hosts that have or had an agent.
-        notify: Takes the answer.
+        notify: Receives the answer.
     """
 
     def __init__(
@@ -42,6 +42,6 @@ class CutProber:
         try:
             with self._one_round:
                 cut = find_cuts(self._remote, self._choices(), self._elsewhere, probe.number, probe.pairs)
-        except OSError:  # no port, or no descriptor: the driver knows what to make of a round without an answer
+        except OSError:  # no port or descriptor was available; the driver handles a round without an answer
             return
         self._notify(Probed(probe.number, cut))

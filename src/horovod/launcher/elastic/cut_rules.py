@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from cuts for the members of an elastic job: when to probe, whom not to kill, what to tell. Pure.
+"""Rules for hosts that cannot reach each other: when to probe, which workers not to kill, what to report.
 
-cuts.py keeps the record, choice.py chooses who goes on, and membership.py asks both at the right moments.
+Pure functions only. cuts.py keeps the record and choice.py chooses the workers that go on; membership.py calls both.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from horovod.launcher.elastic.cuts import Cuts
 from horovod.launcher.elastic.state import REMINDER_S, State
 from horovod.launcher.elastic.vocabulary import Action, CutOff, Healed, Phase, Probe, Probed, Worker
 
-DOUBT_S = 3.5  # longer than a round of probing: time for a worker that may be cut off to show that it lives
+DOUBT_S = 3.5  # longer than a round of probes: time for a worker that may be unreachable to show that it is alive
 
 
 def member_of(state: State, rank: int) -> Worker | None:
-    """Return the living member that has, or had, this rank in the last generation."""
+    """Return the living member that has or had this rank in the last generation."""
     return state.workers.get(state.members[rank]) if 0 <= rank < len(state.members) else None
 
 
 def with_loss(state: State, birth: int, lost: Loss, now: float) -> Cuts:
-    """Return the cuts after a member has told that one member has lost another, if a cut may explain that."""
+    """Return the cuts after the report that one member lost another. They change only if a cut may explain the loss."""
     observer = state.workers.get(birth) if lost.by is None else member_of(state, lost.by)
     accused = member_of(state, lost.rank)
     if lost.how == ENDED or observer is None or accused is None or observer.slot[0] == accused.slot[0]:
@@ -35,15 +35,16 @@ def with_loss(state: State, birth: int, lost: Loss, now: float) -> Cuts:
 
 
 def concerns(cuts: Cuts, worker: Worker) -> bool:
-    """Return True if a cut may be the reason why others have lost this worker."""
+    """Return True if a cut may be the reason why other members lost this worker."""
     is_cut = any(worker.slot[0] in pair for pair in cuts.hosts)
     return is_cut or any(worker.birth in pair for pair in cuts.losses)
 
 
 def doubted(state: State, worker: Worker, now: float) -> Worker:
-    """Give a worker that others have lost time to show that it lives. One behind a known cut has all the time.
+    """Return the worker with more time to show that it is alive. Behind a known cut, its time is unlimited.
 
-    A worker that listens is asked: with an answer it counts as busy, without one for a few seconds as frozen.
+    A worker that listens is asked: it counts as busy if it answers, and as frozen if it does not answer for a few
+    seconds.
     """
     if any(worker.slot[0] in pair for pair in state.cuts.hosts):
         return worker
@@ -55,7 +56,7 @@ def doubted(state: State, worker: Worker, now: float) -> Worker:
 
 
 def look(state: State, now: float) -> tuple[State, list[Action]]:
-    """Forget hosts and workers that are gone, begin the probes whose time has come, and end overdue ones."""
+    """Drop hosts and workers that are gone, begin due probes, and complete rounds whose answer is overdue."""
     hosts = {*state.hosts, *(worker.slot[0] for worker in state.workers.values())}
     state = replace(state, cuts=record.forget(state.cuts, hosts, state.workers))
     actions: list[Action] = []
@@ -73,12 +74,12 @@ def look(state: State, now: float) -> tuple[State, list[Action]]:
 
 def take_answer(state: State, probed: Probed, now: float) -> tuple[State, list[Action]]:
     if state.cuts.round is None or state.cuts.round.number != probed.number:
-        return state, []  # it came too late
+        return state, []  # the answer came too late
     return _with_answer(state, probed.cut, now)
 
 
 def _with_answer(state: State, cut: frozenset[HostPair], now: float) -> tuple[State, list[Action]]:
-    """Workers that the others have lost because of a cut are not killed for that."""
+    """Return the state after a round of probes. Workers that were lost because of a cut are not killed."""
     cuts, healed = record.end_round(state.cuts, cut, now)
     workers = dict(state.workers)
     for pair, hosts in cuts.losses.items():
@@ -90,7 +91,7 @@ def _with_answer(state: State, cut: frozenset[HostPair], now: float) -> tuple[St
 
 
 def _healed(state: State, pairs: BadPairs) -> tuple[State, list[Action]]:
-    """Tell the user of pairs that are not bad any more, if the user knows of them."""
+    """Report pairs that reach each other again to the user, if they were reported as bad before."""
     known, waiting = state.cuts.said
     news = BadPairs(pairs.hosts & known.hosts, pairs.workers & known.workers)
     if not news:
@@ -100,7 +101,7 @@ def _healed(state: State, pairs: BadPairs) -> tuple[State, list[Action]]:
 
 
 def judged(state: State, now: float) -> Cuts:
-    """Return the cuts once all members ask for places."""
+    """Return the cuts after counting losses, once all members ask for places."""
 
     def is_there(birth: int) -> bool:
         return birth in state.workers and state.workers[birth].phase is Phase.READY
@@ -109,7 +110,7 @@ def judged(state: State, now: float) -> Cuts:
 
 
 def has_news(state: State) -> bool:
-    """Return True if there are bad pairs of which the user does not know."""
+    """Return True if there are bad pairs that the user was not told of."""
     known, bad = state.cuts.said[0], state.cuts.bad
     return not (bad.hosts <= known.hosts and bad.workers <= known.workers)
 
@@ -119,7 +120,7 @@ def as_said(state: State, waiting: tuple[int, ...] = ()) -> Cuts:
 
 
 def report(state: State, chosen: Sequence[Worker], left_out: Sequence[Worker]) -> tuple[State, list[Action]]:
-    """Tell the user who goes on and who waits, if that has changed since the last time."""
+    """Tell the user which workers go on and which wait, if that has changed since the last message."""
     waiting = tuple(sorted(one.birth for one in left_out))
     if not waiting or (state.cuts.bad, waiting) == state.cuts.said:
         return state, []

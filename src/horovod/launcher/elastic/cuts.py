@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and workers of an elastic job that do not reach each other: what the driver knows of them. Pure.
+"""Record of hosts and workers of an elastic job that cannot reach each other. Pure functions only.
 
-A worker that loses another one in a way that a cut may explain makes the driver suspicious. It then lets all hosts
-try to reach each other and announces no generation before the answer is there. Hosts that do not reach each other try
-again from time to time. Workers that lose each other twice although their hosts do reach each other count as cut too;
-no probe tells when that is over, so after a rest they are given another try.
+When a worker loses another one in a way that a cut may explain, the driver lets all hosts try to reach each other, and
+announces no generation before the answer. Pairs of hosts that failed are probed again from time to time. Workers that
+lose each other twice although their hosts reach each other count as cut too. No probe can tell when that is over, so
+after a rest they try again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from horovod.launcher.elastic.choice import BadPairs, BirthPair, HostPair
 Pair = TypeVar("Pair", bound=tuple[str | int, str | int])
 Value = TypeVar("Value")
 
-PATIENCE_S = 6.0  # twice the time of a round (remote/reachability.py): without any answer, the probes have failed
-VALID_S = 10.0  # the answer is worth nothing any more if workers took longer to come together
-LASTING_S = 30.0  # workers that were in one generation for so long before a loss do reach each other
-ENOUGH = 2  # generations in which a pair of workers has failed
-REST = 3.0  # times the interval between probes: the first rest of workers that failed
-MAX_SLOWER = 8.0  # times the first interval: probes and tries come no less often
+# twice the time of a round (remote/reachability.py): without an answer by then, the probes have failed
+PATIENCE_S = 6.0
+VALID_S = 10.0  # age up to which an answer is used when workers come together
+LASTING_S = 30.0  # workers that shared a generation for this time before a loss can reach each other
+ENOUGH = 2  # number of generations in which a pair of workers fails before it counts as cut
+REST = 3.0  # factor on the interval between probes: the first rest of workers that failed
+MAX_SLOWER = 8.0  # factor on the first interval: upper limit for the interval of probes and tries
 
 
 @dataclass(frozen=True)
 class Retry:
-    """When a pair is looked at again. `after_s`: how long that takes this time."""
+    """Time at which a pair is checked again. `after_s` is the current interval."""
 
     at: float
     after_s: float
@@ -42,7 +43,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Round:
-    """Probes that are under way. `is_whole`: of all pairs of hosts, and not only those that were cut before."""
+    """Round of probes in progress. `is_whole` is False if only pairs that were cut before are probed."""
 
     number: int
     pairs: tuple[HostPair, ...]
@@ -52,11 +53,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Cuts:
-    """`losses`: pairs of members that have lost each other in this generation, and the hosts they are on.
+    """Pairs that cannot reach each other.
 
-    `former`: how long pairs that were healed had waited in the end, and when they were healed; one that is cut again
-    soon (a link that flaps) waits longer than a new one. `failures`: generations in which a pair of workers has failed.
-    `said`: what the user was told.
+    Attributes:
+        losses: Pairs of members that lost each other in this generation, and their hosts.
+        former: Last interval of pairs that were healed, and the time of that. A pair that is cut again soon (a link
+            that flaps) gets a longer interval than a new one.
+        failures: Number of generations in which a pair of workers failed.
+        said: The bad pairs and the waiting workers that the user was told of.
     """
 
     every_s: float = 10.0
@@ -77,12 +81,12 @@ class Cuts:
         return BadPairs(frozenset(self.hosts), frozenset(self.workers))
 
     def holds_back(self, now: float) -> bool:
-        """Return True while it is not known which hosts a suspicion concerns."""
+        """Return True while the answer to a suspicion is missing, so that no generation may be announced."""
         valid = self.answered_at >= self.suspected_at and now - self.answered_at <= VALID_S
         return bool(self.losses) and not valid
 
     def next_time(self) -> float:
-        """Return when to look again if nothing happens before."""
+        """Return when to look again if no event comes before."""
         if self.round is not None:
             return self.round.began + PATIENCE_S
         return min((one.at for one in (*self.hosts.values(), *self.workers.values())), default=math.inf)
@@ -93,14 +97,14 @@ def ordered(one: str, other: str) -> HostPair:
 
 
 def note_loss(cuts: Cuts, births: tuple[int, int], hosts: tuple[str, str], now: float) -> Cuts:
-    """Two members that may both live do not reach each other."""
+    """Record that one of two members, both of which may be alive, cannot reach the other."""
     pair = min(births), max(births)
     suspected_at = cuts.suspected_at if cuts.losses else now
     return replace(cuts, losses=cuts.losses | {pair: ordered(*hosts)}, suspected_at=suspected_at)
 
 
 def begin_round(cuts: Cuts, hosts: Collection[str], now: float) -> Cuts:
-    """Begin to probe if there is reason to: all pairs of these hosts after a loss, else those whose time has come."""
+    """Begin a round of probes if needed: all pairs of these hosts after a loss, otherwise the pairs that are due."""
     if cuts.round is not None:
         return cuts
     is_whole = cuts.holds_back(now)
@@ -116,7 +120,7 @@ def begin_round(cuts: Cuts, hosts: Collection[str], now: float) -> Cuts:
 
 
 def end_round(cuts: Cuts, cut: Collection[HostPair], now: float) -> tuple[Cuts, BadPairs]:
-    """Take in the answer to the round that is under way. Return the pairs that were healed too."""
+    """Take over the answer to the current round. Also return the pairs that were healed."""
     assert cuts.round is not None
     hosts, former = dict(cuts.hosts), dict(cuts.former)
     for pair in cuts.round.pairs:
@@ -132,9 +136,9 @@ def end_round(cuts: Cuts, cut: Collection[HostPair], now: float) -> tuple[Cuts, 
 
 
 def overdue_answer(cuts: Cuts, now: float) -> frozenset[HostPair] | None:
-    """Return what a round without any answer is taken to mean; None if it is not overdue.
+    """Return the answer to assume for a round without any answer, or None if it is not overdue.
 
-    Hosts whose workers have lost each other, and those that were cut before, are cut.
+    Hosts whose workers have lost each other, and hosts that were cut before, count as cut.
     """
     if cuts.round is None or now < cuts.round.began + PATIENCE_S:
         return None
@@ -142,12 +146,12 @@ def overdue_answer(cuts: Cuts, now: float) -> frozenset[HostPair] | None:
 
 
 def judge_losses(cuts: Cuts, is_there: Callable[[int], bool], now: float, silence_s: float = 0.0) -> Cuts:
-    """Count the failures of workers whose hosts reach each other, once all members ask for places.
+    """Count the losses between workers whose hosts reach each other, once all members ask for places.
 
-    A pair of which one has ended tells nothing.
+    A pair is ignored if one of its workers has ended.
 
     Args:
-        silence_s: Time until a member notices that it does not reach another one.
+        silence_s: Time until a member notices that it cannot reach another one.
     """
     if not cuts.losses:
         return cuts
@@ -163,7 +167,7 @@ def judge_losses(cuts: Cuts, is_there: Callable[[int], bool], now: float, silenc
 
 
 def give_another_try(cuts: Cuts, now: float) -> tuple[Cuts, BadPairs]:
-    """Let workers whose rest is over try again. One more failure is enough to end that."""
+    """Let workers whose rest is over try again. One more failure makes them count as cut again."""
     over = {pair: retry for pair, retry in cuts.workers.items() if retry.at <= now}
     if not over:
         return cuts, BadPairs()
@@ -174,7 +178,7 @@ def give_another_try(cuts: Cuts, now: float) -> tuple[Cuts, BadPairs]:
 
 
 def forget(cuts: Cuts, hosts: Collection[str], births: Collection[int]) -> Cuts:
-    """Keep only what concerns these hosts and workers."""
+    """Return the record without pairs of other hosts and workers."""
     if not (cuts.hosts or cuts.workers or cuts.failures or cuts.former):
         return cuts
     known: set[str | int] = {*hosts, *births}
@@ -196,7 +200,7 @@ def _limit(cuts: Cuts, slower: float = 1.0) -> float:
 
 
 def _first(cuts: Cuts, pair: HostPair | BirthPair, now: float, slower: float = 1.0) -> Retry:
-    """Return when a pair that has just been cut is looked at: later than last time if it was healed not long ago."""
+    """Return when to check a new pair. The interval is longer than last time if the pair was healed not long ago."""
     former = cuts.former.get(pair)
     if former is not None and now - former.at < _limit(cuts, slower):
         return former.later(now, _limit(cuts, slower))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an elastic job may run: a user's HostDiscovery, and HostManager, which remembers its answers for ElasticDriver.
+"""Host discovery of an elastic job: the user's HostDiscovery, and HostManager, which keeps its answers.
 
-A host that a caller has blacklisted is not offered. What follows for the job's workers is decided in membership.py.
+HostManager does not offer hosts that a caller has blacklisted. membership.py decides what follows for the workers.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ DEFAULT_COOLDOWN_LOWER_LIMIT_SECONDS = 1
 
 
 class HostDiscovery:
-    """Base of what tells an elastic job which hosts there are."""
+    """Base class of a host discovery, which finds the hosts of an elastic job."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the hosts, and how many workers each may hold."""
+        """Return the hosts, and how many workers each may run."""
         raise NotImplementedError
 
 
 class FixedHosts(HostDiscovery):
-    """Hosts that change only when the caller sets others."""
+    """Host discovery that changes only when the caller sets other hosts."""
 
     def __init__(self, available_hosts: Mapping[str, int]) -> None:
         self.set(available_hosts)
@@ -51,25 +51,25 @@ class FixedHosts(HostDiscovery):
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """A program that prints a line `host:slots` for each host, or `host` where `slots` says how many."""
+    """Host discovery by a program that prints `host:slots` for each host, or `host` if `slots` is given."""
 
     def __init__(self, discovery_script: str, slots: int | None) -> None:
         self._command, self._slots = discovery_script, slots
         self._script = Script(discovery_script, slots)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Run the program. DiscoveryError (a ValueError) if it fails or prints anything but hosts."""
+        """Run the program. Raise DiscoveryError (a ValueError) if it fails or prints anything but hosts."""
         self._script = Script(self._command, self._slots)
         return self._script()
 
     def stop(self) -> None:
-        """End the program if it runs, for which another thread may wait. It can be run again."""
+        """Kill the program if another thread runs it. It can be run again."""
         self._script.stop()
 
 
 @dataclass(frozen=True)
 class DiscoveredHosts:
-    """The hosts that can be used, and their order: the oldest first, so that rank 0 stays where it is."""
+    """Usable hosts, and their order: the oldest host first, so that rank 0 keeps its host."""
 
     host_slots: Mapping[str, int]
     host_assignment_order: Sequence[str]
@@ -86,7 +86,7 @@ class DiscoveredHosts:
 
 
 class HostState:
-    """Whether one host may be used. With a cooldown range, a blacklisted host comes back after a while."""
+    """State of one host: usable or blacklisted. With a cooldown range, a blacklisted host becomes usable again."""
 
     def __init__(self, cooldown_range: Sequence[float] | None = None) -> None:
         self._cooldown = (float(cooldown_range[0]), float(cooldown_range[1])) if cooldown_range else None
@@ -102,7 +102,7 @@ class HostState:
         self._event.set()
 
     def blacklist(self) -> None:
-        """Use the host no more, or not before its cooldown is over, which is twice as long each time."""
+        """Stop using the host, permanently or until its cooldown is over, which doubles each time."""
         self.rest()
         self._event.set()
 
@@ -126,7 +126,7 @@ class HostState:
 
 
 class HostManager:
-    """Hosts of one elastic job. Each call of `discovery` may return other hosts. Safe to call from any thread."""
+    """Hosts of one elastic job. Each call of `discovery` may return other hosts. Any thread may use it."""
 
     def __init__(self, discovery: HostDiscovery, cooldown_range: Sequence[float] | None = None) -> None:
         self._discovery = discovery
@@ -137,21 +137,21 @@ class HostManager:
         self._report: Callable[[DiscoveredHosts], object] = lambda hosts: None
 
     def report_to(self, report: Callable[[DiscoveredHosts], object]) -> None:
-        """Call `report` with the hosts that are left whenever one is blacklisted, before its workers are asked to end.
+        """Call `report` with the remaining hosts whenever a host is blacklisted, before its workers are asked to end.
 
-        Otherwise their replacements would be started on the same host.
+        Otherwise their replacements would be started on the blacklisted host.
         """
         self._report = report
 
     @property
     def current_hosts(self) -> DiscoveredHosts:
-        """The hosts of the last update, without those that were blacklisted since."""
+        """Return the hosts of the last update, without those that were blacklisted since."""
         with self._lock:
             usable = [host for host in self._current.host_assignment_order if not self.is_blacklisted(host)]
             return DiscoveredHosts({host: self._current.get_slots(host) for host in usable}, usable)
 
     def update_available_hosts(self) -> int:
-        """Ask the discovery, and return what has changed as a value of HostUpdateResult."""
+        """Call the discovery, and return the change as a value of HostUpdateResult."""
         found = dict(self._discovery.find_available_hosts_and_slots())
         with self._lock:
             for state in self._states.values():
@@ -166,7 +166,7 @@ class HostManager:
         return (HostUpdateResult.removed if fewer else 0) | (HostUpdateResult.added if more else 0)
 
     def blacklist(self, host: str) -> None:
-        """Use a host no more, or not before its cooldown is over; its workers are asked to end."""
+        """Stop using a host, permanently or until its cooldown is over, and ask its workers to end."""
         with self._lock:
             self._state(host).rest()
         self._report(self.current_hosts)
@@ -184,7 +184,7 @@ class HostManager:
 
     @staticmethod
     def order_available_hosts(available_hosts: Iterable[str], prev_host_order: Sequence[str]) -> list[str]:
-        """Return the hosts in the order in which they came; new ones are the last."""
+        """Return the hosts in the order in which they were found first. New hosts come last."""
         hosts = list(available_hosts)
         known = [host for host in prev_host_order if host in hosts]
         return known + [host for host in hosts if host not in known]

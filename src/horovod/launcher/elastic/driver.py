@@ -9,7 +9,7 @@
     driver.stop()
     rendezvous.stop()
 
-It decides nothing: driving.Driver does, as in horovodrun's own jobs.
+Driver in driving.py makes all decisions, as in horovodrun's own jobs.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from horovod.launcher.start.hosts import SlotInfo
 from horovod.launcher.start.limits import check_cooldown, check_number, check_reset_limit
 
 ELASTIC_TIMEOUT_SECS = 600
-_END_S = 10.0  # for the caller's function to end its workers once the job is over
+_END_S = 10.0  # time for the caller's function to end its workers once the job is over
 
 
 @dataclass(frozen=True)
 class Results:
-    """How a job went. `worker_results`: exit code and time by "host[slot]"; `error_message`: None if it went well.
+    """Results of a job.
 
-    `worker_results` has no entry for a worker that was lost and replaced, unless the job failed.
+    `worker_results` maps "host[slot]" to exit code and time. It has no entry for a worker that was lost and replaced,
+    unless the job failed. `error_message` is None if the job succeeded.
     """
 
     error_message: str | None = None
@@ -52,7 +53,7 @@ class Results:
 
 
 class ResultsRecorder:
-    """The results of a job, for which any thread may wait."""
+    """Results of a job, for which any thread can wait."""
 
     def __init__(self) -> None:
         self._is_complete = threading.Event()
@@ -66,7 +67,7 @@ class ResultsRecorder:
         self._results[key] = value
 
     def complete(self) -> None:
-        """Note that nothing will be added any more."""
+        """Mark the results as complete."""
         self._is_complete.set()
 
     @property
@@ -74,22 +75,22 @@ class ResultsRecorder:
         return self._is_complete.is_set()
 
     def get_results(self) -> Results:
-        """Wait for the end of the job, and return its results."""
+        """Wait for the end of the job and return its results."""
         self._is_complete.wait()
         return Results(self._error_message, dict(self._results))
 
 
 class ElasticDriver:
-    """Keeps an elastic job going whose workers the caller's function starts. Use `start` once.
+    """Driver of an elastic job whose workers are started by the caller's function. Call `start` once.
 
     Args:
-        rendezvous: A RendezvousServer. It is started here unless the caller has done that.
-        discovery: Where workers may run.
+        rendezvous: A RendezvousServer. ElasticDriver starts it unless the caller has done that.
+        discovery: The discovery of hosts for workers.
         min_num_proc: The fewest workers the job may run with.
-        max_num_proc: The most workers it may have; None: as many as there are slots.
-        timeout: How long to wait for enough slots, in seconds; None: HOROVOD_ELASTIC_TIMEOUT, or 600.
-        reset_limit: How often workers may meet again; None: any number of times.
-        cooldown_range: Seconds that a slot rests after a failure, at least and at most.
+        max_num_proc: The most workers it may have; None allows as many as there are slots.
+        timeout: Seconds to wait for enough slots; None means HOROVOD_ELASTIC_TIMEOUT, or 600.
+        reset_limit: How often the workers may form a new generation after the first; None means any number of times.
+        cooldown_range: The shortest and longest time in seconds that a slot rests after a failure.
         verbose: Log the first generation too.
     """
 
@@ -123,7 +124,7 @@ class ElasticDriver:
     # The life of a job
 
     def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> DiscoveredHosts:
-        """Return the hosts once they have enough slots. TimeoutException if that takes too long."""
+        """Return the hosts once they have enough slots. Raise TimeoutException if that takes too long."""
         self._watch.begin()
         if not self._watch.wait_for(min_num_proc, min_hosts, self._limits.timeout_s):
             hosts = self._host_manager.current_hosts
@@ -167,11 +168,11 @@ class ElasticDriver:
         self._plan.await_starts(num_proc)
 
     def resume(self) -> None:
-        """Let the driver look at the job now. It also does that by itself whenever something happens."""
+        """Let the driver look at the job now. It also looks by itself after each event."""
         self._mail.put(Tick())
 
     def stop(self, error_message: str | None = None) -> None:
-        """End the job and its workers, and what was begun for it. Safe to call twice."""
+        """End the job and its workers, and free its resources. Safe to call twice."""
         with self._lock:
             self._stopped.set()
             if not self._results.is_complete and error_message is not None:
@@ -196,20 +197,20 @@ class ElasticDriver:
         return self._results.is_complete or self._stopped.is_set()
 
     def get_results(self) -> Results:
-        """Wait for the end of the job, and return how it went."""
+        """Wait for the end of the job and return its results."""
         return self._results.get_results()
 
-    # Who is where
+    # Places of the workers
 
     def record_ready(self, host: str, slot: int) -> None:
-        """Ask for a place in the next generation in the name of a worker, and wait until it has one.
+        """Ask for a place in the next generation on behalf of a worker, and wait for the answer.
 
         Workers that call hvd.init() ask by themselves.
         """
         self._plan.await_place(host, slot, lambda birth: self._mail.put(Ready(birth)))
 
     def get_slot_info(self, host: str, slot: int) -> SlotInfo:
-        """Return the place of the worker that was started in a slot; all its numbers are -1 if it has none."""
+        """Return the place of the worker that was started in a slot. All its numbers are -1 if it has none."""
         return self._plan.place_in(host, slot)
 
     def has_rank_assignment(self, host: str, slot: int) -> bool:
@@ -232,13 +233,13 @@ class ElasticDriver:
     def local_size(self, host: str) -> int:
         return len(self.host_assignments.get(host, []))
 
-    # The thread of the driver, and that of the discovery
+    # The driver's thread
 
     def _run(self, driver: Driver) -> None:
         assert self._placer is not None
         try:
             outcome = driver.run(self._mail)
-        except Exception as error:  # of the caller's rendezvous: whoever waits for results must hear of it
+        except Exception as error:  # raised by the caller's rendezvous; get_results() must not wait without end
             logger.exception("the elastic driver failed")
             outcome = Outcome(1, f"the elastic driver failed: {type(error).__name__}: {error}")
         self._plan.close()
@@ -262,7 +263,10 @@ class ElasticDriver:
         return isinstance(self._rendezvous, RendezvousServer)
 
     def _open_rendezvous(self) -> dict[str, str]:
-        """Return what workers need to find it, but for its address, which create_run_env_vars has from the caller."""
+        """Start the rendezvous if needed, and return the variables that workers need to connect to it.
+
+        The address is missing: the caller passes it to create_run_env_vars.
+        """
         if not isinstance(self._rendezvous, RendezvousServer):
             return {}
         if self._rendezvous.server is None:
@@ -285,7 +289,10 @@ def _discovered(hosts: DiscoveredHosts) -> Discovered:
 def _limits(
     low: int, high: int | None, timeout: float | None, reset_limit: int | None, cooldown: Sequence[float] | None
 ) -> Limits:
-    """Return the limits of a job of which the number of workers at its start is not known yet. ValueError if bad."""
+    """Return the limits of a job with num_proc set to `low`, because it is not known yet.
+
+    Raise ValueError if one is bad.
+    """
     check_number(low, "min_num_proc")
     most = MOST_RANKS if high is None else high
     check_number(most, "max_num_proc")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of an elastic job: keeps its state, passes on what is decided, and says it.
+"""Driver of an elastic job: keeps the state, carries out what membership.py decides, and prints messages.
 
-It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
-rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
+It knows no command line, signal or terminal. Its owner (the launcher's loop in job.py, or an actor) supplies a
+rendezvous and a placer, and passes it the events. An owner that has nothing else to do calls `run`:
 
     mail: Mail[Event] = Mail()
     ready, reported = (lambda *told: mail.put(Ready(*told))), (lambda *told: mail.put(reported_by(*told)))
     with Server(address, secret=secret, on_ready=ready, on_report=reported) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
-        outcome = driver.run(mail)  # what happens to workers and hosts: mail.put(Ended(...)), mail.put(HostGone(...))
+        outcome = driver.run(mail)  # report ends and lost hosts: mail.put(Ended(...)), mail.put(HostGone(...))
 """
 
 from __future__ import annotations
@@ -53,33 +53,36 @@ from horovod.launcher.elastic.vocabulary import (
     Waiting,
 )
 
-_PATIENCE = 3  # times the engine's: here a thread of Python answers, which a long call of another may hold up
+# factor on the engine's peer timeout, because a Python thread answers, and a long call in another thread delays it
+_PATIENCE = 3
 
 
 def silence_limit_s(environ: Mapping[str, str]) -> float:
-    """For Limits.silence_s."""
+    """Return Limits.silence_s for this environment."""
     return _PATIENCE * float(settings.value_of("HOROVOD_PEER_TIMEOUT_SECONDS", environ) or 0)
 
 
 def timeout_s(given: float | None, environ: Mapping[str, str]) -> float:
-    """For Limits.timeout_s: as given, else as in the environment."""
+    """Return Limits.timeout_s: the given value, or the setting in the environment."""
     return float(given if given is not None else settings.value_of("HOROVOD_ELASTIC_TIMEOUT", environ) or 600)
 
 
 class WorkerPlacer(Protocol):
-    """Starts workers in slots and signals them, without waiting. Whatever becomes of them is an event for the driver.
+    """Interface for starting workers in slots and signalling them, without waiting.
 
-    Environment of a worker: the rendezvous, and horovod.common.joining.elastic_place.worker_variables.
+    Their ends reach the driver as events.
+
+    A worker's environment holds the rendezvous and horovod.common.joining.elastic_place.worker_variables.
     """
 
     def start(self, birth: int, slot: Slot, planned: Place) -> None:
-        """Start a worker. `planned`: the place that it will probably have; the driver may give it another one."""
+        """Start a worker. `planned` is its probable place; the driver may assign another one."""
 
     def signal(self, birth: int, number: int) -> None: ...
 
 
 class Rendezvous(Protocol):
-    """What the driver asks of horovod.common.rendezvous.server.Server."""
+    """Interface that the driver uses of horovod.common.rendezvous.server.Server."""
 
     def give_places(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> None: ...
 
@@ -96,7 +99,7 @@ class Rendezvous(Protocol):
 
 @dataclass
 class Outcome:
-    """`worker`: the birth id of the one whose failure ended the job, if one's did."""
+    """Outcome of a job. `worker` is the birth id of the worker whose failure ended the job, if any."""
 
     exit_code: int = 0
     text: str = ""
@@ -104,10 +107,14 @@ class Outcome:
 
 
 class Driver:
-    """`address_of`: the address at which the workers of a host are reached, if it is not the one they know already.
+    """Driver of one elastic job.
 
-    `shows_end`: print why the job is ended as soon as that is decided. Without it, the holder has to print that.
-    `probe`: lets hosts try to reach each other, without waiting; `Probed` comes as an event. None: all of them do.
+    Args:
+        address_of: Returns the address at which a host's workers are reached, or None if it is the one they know
+            already.
+        shows_end: Print why the job ends as soon as that is decided. Otherwise the owner has to print it.
+        probe: Lets hosts try to reach each other, without waiting; the answer is the event `Probed`. Without it, all
+            hosts count as reachable.
     """
 
     def __init__(
@@ -123,7 +130,7 @@ class Driver:
         probe: Callable[[Probe], None] | None = None,
     ) -> None:
         self.state = State(limits, cuts=Cuts(limits.probe_every_s))
-        self.slots: dict[int, Slot] = {}  # by birth id, of all workers that there ever were
+        self.slots: dict[int, Slot] = {}  # by birth id, of all past and present workers
         self._rendezvous = rendezvous
         self._placer = placer
         self._say = say
@@ -133,12 +140,12 @@ class Driver:
         self._probe = probe
         self._outcome = Outcome()
         self._watch = Watch(limits.progress_timeout_s, limits.replace_stuck)
-        self._killed: dict[int, str] = {}  # by birth id, why
+        self._killed: dict[int, str] = {}  # reasons for killing workers, by birth id
         self._is_stopped = False
 
     def run(self, mail: Mail[Event]) -> Outcome:
-        """Until the job is over. Workers that still run then are the placer's to end."""
-        self.tell(Tick())  # the time limit also counts if nothing ever happens
+        """Handle events until the job is over. The placer has to end workers that still run then."""
+        self.tell(Tick())  # start the time limit even if no event ever comes
         while not self.is_over:
             mail.wait(self.time_left())
             for event in mail.take():
@@ -147,9 +154,12 @@ class Driver:
         return self.outcome
 
     def stop(self) -> None:
-        """Decide nothing more. From another thread: put a Tick into the mail too, so that `run` notices."""
+        """Make no further decisions.
+
+        A caller in another thread must also put a Tick into the mail, which wakes `run`.
+        """
         self._is_stopped = True
-        self._rendezvous.excuse_nobody()  # whoever gets SIGTERM now is to end
+        self._rendezvous.excuse_nobody()  # a worker that gets SIGTERM from now on must end
 
     @property
     def is_over(self) -> bool:
@@ -158,12 +168,12 @@ class Driver:
     @property
     def outcome(self) -> Outcome:
         if self.state.finished and self.state.generation < 0 and self.state.first_failure is not None:
-            code, why, worker = self.state.first_failure  # of programs that never met
+            code, why, worker = self.state.first_failure  # the programs ended without ever calling hvd.init()
             return Outcome(code, f"the elastic job has failed: {why}", worker)
         return self._outcome
 
     def time_left(self) -> float | None:
-        """Until a Tick is wanted, if nothing happens before."""
+        """Return the seconds until the driver needs a Tick, or None if it needs none."""
         moments = [moment for moment in (self.state.next_time(), self._watch.next_time()) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
@@ -184,13 +194,16 @@ class Driver:
         self._look(event if isinstance(event, Told) else None)
 
     def _say_who_failed(self, before: State) -> None:
-        """Before they were members; of those who were, the next generation tells."""
+        """Report workers that failed before they became members.
+
+        Failures of members are reported with the next generation.
+        """
         for failure in self.state.history:
             if failure not in before.history and failure.birth not in before.members:
                 self._say(words.failed(failure, self.state.rests_until.get(failure.slot), time.monotonic()))
 
     def _look(self, told: Told | None) -> None:
-        """Whether all members make progress."""
+        """Ask members for their progress, and report or kill the ones that make none."""
         workers = self.state.workers if not self.state.over else {}
         members = [birth for birth, worker in workers.items() if worker.phase is Phase.MEMBER]
         self._watch, actions = look(self._watch, members, told, time.monotonic())
@@ -263,7 +276,7 @@ class Driver:
 
 
 def _message(action: Notify | Call) -> dict[str, Any]:
-    """For workers that listen."""
+    """Return the message for workers that listen."""
     if isinstance(action, Call):
         return {"ask": "progress", "stacks": []}
     return {"generation": action.generation, "timestamp": time.time(), "update": action.update}

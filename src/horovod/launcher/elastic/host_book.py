@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts an elastic job can use: every decision, as a pure function of (book, event, now). hosts.py acts.
+"""Decisions about the usable hosts of an elastic job, as a pure function of (book, event, now).
 
-    opening --its agent answers--> open --nobody offers it, and nobody runs there--> closed
+hosts.py carries them out.
+
+    opening --its agent answers--> open --it is not offered any more, and no worker runs there--> closed
     opening, open --it does not answer--> resting --after a while--> opening
 
-Only a host that does not answer rests as a whole. A worker that fails is its slot's business (membership.py).
+Only a host that does not answer rests as a whole. A worker's failure affects only its slot (membership.py).
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from enum import Enum
 
 from horovod.launcher.elastic.vocabulary import rest_after
 
-REST_S = (10.0, 300.0)  # without --blacklist-cooldown-range
-LASTING_S = 60.0  # a host that was open for so long begins with a short rest again
+REST_S = (10.0, 300.0)  # seconds, used without --blacklist-cooldown-range
+LASTING_S = 60.0  # a host that was open for this time starts with a short rest again
 
 
 class Standing(Enum):
@@ -27,7 +29,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """`until`: when it has rested enough. `failures`: in a row."""
+    """State of one host. `until` is when its rest is over, `failures` the number of failures in a row."""
 
     standing: Standing
     is_here: bool = False
@@ -41,7 +43,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Found:
-    """The hosts that users offer, and how many slots each has. `here`: which of them are this machine."""
+    """Event: the hosts that the user offers, with the number of slots of each.
+
+    `here` holds the names of this machine.
+    """
 
     hosts: dict[str, int]
     here: frozenset[str] = frozenset()
@@ -60,7 +65,7 @@ class NotOpened:
 
 @dataclass(frozen=True)
 class Lost:
-    """An open host does not answer any more."""
+    """Event: an open host does not answer any more."""
 
     host: str
     why: str
@@ -68,7 +73,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Pass:
-    """Time has passed. `busy`: where workers run."""
+    """Event: time has passed. `busy` holds the hosts on which workers run."""
 
     busy: frozenset[str] = frozenset()
 
@@ -86,14 +91,14 @@ class Open:
 
 @dataclass(frozen=True)
 class Shut:
-    """Forget the host's agent; one that still answers ends."""
+    """Action: release the host's agent, which then ends."""
 
     host: str
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What can be used now. `awaited`: slots of hosts that may come, or come back."""
+    """Action: offer hosts to the driver. `awaited` counts the slots of hosts that may appear or come back."""
 
     hosts: dict[str, int]
     awaited: int
@@ -121,13 +126,13 @@ class Book:
     offered: tuple[dict[str, int], int] = ({}, 0)
 
     def next_time(self) -> float | None:
-        """When to call again if nothing happens before."""
+        """Return when to call again if no event comes before, or None."""
         times = [entry.until for entry in self.entries.values() if entry.until < math.inf]
         return min(times) if times else None
 
 
 def decide(book: Book, event: HostEvent, now: float) -> tuple[Book, list[HostAction]]:
-    """The book after an event, and what is to be done about it."""
+    """Return the book after an event, and the actions to take."""
     turn = _Turn(replace(book, entries=dict(book.entries)), now)
     turn.take(event)
     turn.offer()
@@ -135,7 +140,7 @@ def decide(book: Book, event: HostEvent, now: float) -> tuple[Book, list[HostAct
 
 
 class _Turn:
-    """One call of `decide`: works on a copy."""
+    """One call of `decide`, which works on a copy of the book."""
 
     def __init__(self, book: Book, now: float) -> None:
         self.book = book
@@ -209,7 +214,7 @@ class _Turn:
                 del entries[host]
 
     def offer(self) -> None:
-        """If it is another than before."""
+        """Offer the usable hosts to the driver if they have changed."""
         open_ones = {host for host, entry in self.book.entries.items() if entry.standing is Standing.OPEN}
         hosts = {host: slots for host, slots in self.book.found.items() if host in open_ones}
         awaited = sum(slots for host, slots in self.book.found.items() if host not in open_ones)

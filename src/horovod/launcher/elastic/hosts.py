@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of an elastic job: does what host_book.py decides, and tells the driver which slots there are."""
+"""Hosts of an elastic job: carry out what host_book.py decides, and report the available slots to the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horovod.launcher.elastic.vocabulary import Discovered, HostGone
 
 
 class Agents(Protocol):
-    """Opens hosts, without waiting: `Opened` and `NotOpened` come as events."""
+    """Interface for opening hosts. Its methods do not wait: `Opened` and `NotOpened` come as events."""
 
     def open(self, hosts: tuple[str, ...]) -> None: ...
 
@@ -23,11 +23,11 @@ class Agents(Protocol):
     def lost(self) -> list[host_book.Lost]: ...
 
     def stop(self) -> None:
-        """Open nothing more."""
+        """Open no more hosts."""
 
 
 class NoAgents:
-    """Of a job on this machine alone."""
+    """Agents of a job that runs on this machine only."""
 
     def open(self, hosts: tuple[str, ...]) -> None:
         raise AssertionError(f"{hosts} are not this machine")
@@ -43,7 +43,11 @@ class NoAgents:
 
 
 class Hosts:
-    """`rest_s`: how long a host that does not answer rests, at least and at most."""
+    """Hosts of an elastic job.
+
+    Args:
+        rest_s: How long a host that does not answer rests, at least and at most.
+    """
 
     def __init__(
         self, driver: Driver, agents: Agents, say: Callable[[str], None], rest_s: tuple[float, float] | None
@@ -59,7 +63,10 @@ class Hosts:
             self._act(action)
 
     def tell_lost(self) -> None:
-        """Of hosts that do not answer any more. Before the ends of their workers are told: those are not to blame."""
+        """Report hosts that do not answer any more. Call this before the ends of their workers are reported.
+
+        The driver then does not blame the slots of these workers.
+        """
         for lost in self._agents.lost():
             self.tell(lost)
 

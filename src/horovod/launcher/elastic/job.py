@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an elastic job as its launcher does: one loop waits for signals, the workers' ends, mail and time.
+"""Loop that runs an elastic job in its launcher: it waits for signals, the workers' ends, mail and time.
 
-What is decided about its workers is the driver's (driving.py); this loop ends them when a user wants the job to end.
+The driver (driving.py) makes the decisions about workers; this loop ends them when the user wants the job to end.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
 
 _READ_LIMIT_S = 1.0
-_LAST_WORDS_S = 0.5  # shorter than membership.FENCE_S: one that has ended is not to be taken for a frozen one
-_SIGNALS = 128  # exit codes above this are of workers that a signal has ended
+_LAST_WORDS_S = 0.5  # less than membership.FENCE_S, so that an ended worker is not taken for a frozen one
+_SIGNALS = 128  # exit codes above this mean that a signal ended the worker
 
 
 @dataclass(frozen=True)
 class ElasticSpec:
-    """What to run, where to begin, and how many there may be. `address_of`, `probe`: see Driver."""
+    """Command, hosts, limits and output of an elastic job. For `address_of` and `probe` see Driver."""
 
     program: Program
     output: OutputOptions
@@ -57,9 +57,10 @@ class ElasticSpec:
 
 
 class ElasticJob:
-    """One run. Workers are known to the placer and to the output by their birth ids. Use `run()` once.
+    """One run of an elastic job. Use `run()` once.
 
-    `host_of`: by birth id, filled in before a worker is started, for the placer.
+    The placer and the output know workers by their birth ids. `host_of` maps birth ids to hosts; it is filled in before
+    a worker starts, because the placer reads it.
     """
 
     def __init__(
@@ -86,14 +87,15 @@ class ElasticJob:
             self._workers,
             output.say,
             verbose=spec.verbose,
-            shows_end=False,  # its workers have more to print
+            shows_end=False,  # the error is shown after the workers' last output
             address_of=spec.address_of,
             probe=spec.probe,
         )
         self._hosts = Hosts(self._driver, spec.agents, output.say, spec.limits.cooldown)
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(placer, self._selector, self._signals, output)
-        self._exits: deque[tuple[Ended, float]] = deque()  # and when to stop waiting for last words
+        # ends, with the time at which to stop waiting for the worker's last output
+        self._exits: deque[tuple[Ended, float]] = deque()
         self._sent: int | None = None
         self._result = JobResult()
 
@@ -104,7 +106,7 @@ class ElasticJob:
             self._forwarder.start()
             try:
                 self._hosts.tell(self._spec.hosts)
-                self._driver.tell(Tick())  # the time limit also counts if there is no host yet
+                self._driver.tell(Tick())  # start the time limit even if there is no host yet
                 while self._is_under_way():
                     self._step()
             finally:
@@ -141,8 +143,11 @@ class ElasticJob:
         self._driver.tell(Tick())
 
     def _heed_end(self, ended: Ended) -> None:
-        """At once, unless its last words may tell that it is not the cause. Who was killed has none: survivors of it
-        need not wait for its pipes, which processes that it started may hold open."""
+        """Report the end of a worker to the driver, at once or after its last output was read.
+
+        The last output may show that the worker is not the cause. A worker that a signal killed has none, so there is
+        no need to wait for its pipes, which its child processes may hold open.
+        """
         if 0 < ended.code < _SIGNALS:
             self._exits.append((ended, time.monotonic() + _LAST_WORDS_S))
         else:
@@ -186,7 +191,7 @@ class ElasticJob:
         self._selector.close()
 
     def _show_result(self) -> None:
-        """Print why the job has failed, as the last of its output, if no signal has ended it."""
+        """Print why the job failed as the last line of its output, unless a signal ended it."""
         stop_signal = self._supervision.stop_signal
         if stop_signal is not None:
             self._result = JobResult(self._supervision.exit_code(), stop_signal=stop_signal)
@@ -196,7 +201,7 @@ class ElasticJob:
             self._output.say(text)
 
     def _describe_failure(self, outcome: Outcome) -> str:
-        """Return why the job has failed, with the error of the worker that failed first."""
+        """Return why the job failed, with the error of the worker that failed first."""
         first = outcome.worker
         if first is None:
             return outcome.text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events for the loop of an elastic job from other threads: the rendezvous and discovery."""
+"""Queue that brings events from other threads (rendezvous, discovery) to the loop of an elastic job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ News = TypeVar("News")
 
 
 class Mail(Generic[News]):
-    """Readable when there is some."""
+    """Thread-safe event queue with a descriptor that is readable while events are waiting."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -26,13 +26,13 @@ class Mail(Generic[News]):
         return self._receiver.fileno()
 
     def put(self, event: News) -> None:
-        """From any thread."""
+        """Add an event. Any thread may call this."""
         self._events.append(event)
-        with suppress(OSError):  # full: awake anyway; closed: nobody waits
+        with suppress(OSError):  # buffer full: the loop is awake anyway; closed: no loop is waiting
             self._sender.send(b"\0")
 
     def wait(self, limit_s: float | None) -> None:
-        """Until there is some, or time is up."""
+        """Wait until there is an event or the time is over."""
         is_readable(self._receiver, limit_s)
 
     def take(self) -> list[News]:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who belongs to an elastic job: every decision, as a pure function of (state, event, now). driving.py acts.
+"""Membership decisions of an elastic job, as a pure function of (state, event, now). driving.py carries them out.
 
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
     any of them --its slot was taken away, or it was preempted--> leaving --> ended
     member --a peer has lost it, and it does not ask for a place itself--> fenced (killed) --> ended
     member --an exception ends it, but its process does not end in time--> fenced (killed) --> ended
 
-Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced
-once every living member of the last one waits for it, so there are never two groups that train. Spares are workers that
-are ready while there is no room for them.
+Workers are identified by their birth ids, because a rank is only valid in one generation. A generation is announced
+once every living member of the last one waits for it, so two groups never train at once. Spares are workers that are
+ready while there is no room for them.
 """
 
 from __future__ import annotations
@@ -56,21 +56,22 @@ from horovod.launcher.elastic.vocabulary import (
     rest_after,
 )
 
-MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
-LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
+MOST_FAILURES = 3  # failures of workers in one slot after which it is no longer used, if there is no cooldown range
+LASTING_S = 2.0  # a worker that was a member for this time has shown that its slot works
 LEAVING_S = 10.0
-GOING_S = 60.0  # the slot of a worker that was preempted is not used for so long: what goes away is gone by then
+GOING_S = 60.0  # how long the slot of a preempted worker is not used; a host that goes away is gone by then
 MOST_TOLD = 20  # failures in the table at the end
-FENCE_S = 1.0  # after a peer has lost it: time for its end to be heard of, or for it to ask for a place
-LINGER_S = 5.0  # time for the process of a worker to end after the worker has reported an exception
+FENCE_S = 1.0  # after a peer has lost a worker: time for its end to be reported, or for it to ask for a place
+LINGER_S = 5.0  # time for a worker's process to end after the worker has reported an exception
 FENCED_WHY = "the others heard nothing more of it (was it frozen, or cut off?), so it was killed"
-KILLED_BY_SIGNAL = 128  # exit codes from here on are of workers that a signal has ended
+KILLED_BY_SIGNAL = 128  # exit codes from here on mean that a signal ended the worker
 CUT_OFF_WHY = "it does not reach all others, and waits until it does"
-UNKILLABLE_S = 3.0  # on a host that does not answer any more, or in the kernel: the others go on without its end
+# time for a killed worker to end on an unresponsive host or in the kernel; then the others go on without waiting
+UNKILLABLE_S = 3.0
 
 
 def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]:
-    """The state after an event, and what is to be done about it."""
+    """Return the state after an event, and the actions to take."""
     if state.over:
         return state, []
     turn = _Turn(state, now)
@@ -80,7 +81,7 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
 
 
 class _Turn:
-    """One call of `decide`: works on a copy."""
+    """One call of `decide`, which works on a copy of the state."""
 
     def __init__(self, state: State, now: float) -> None:
         self.state = replace(
@@ -102,7 +103,7 @@ class _Turn:
         self.state, actions = decided
         self.actions += actions
 
-    # What happened
+    # Handling of the event
 
     def take(self, event: Event) -> None:
         match event:
@@ -130,7 +131,7 @@ class _Turn:
                 pass
 
     def _note(self, event: Saw | Fails | Leaves | Told | Listens) -> None:
-        """Take down what a worker reports about itself while it goes on."""
+        """Record what a worker reports about itself while it goes on."""
         if isinstance(event, Saw):
             self._set(seen=merged(self.state.seen, event.seen))
             return
@@ -138,13 +139,13 @@ class _Turn:
         if known is not None and isinstance(event, Fails):
             self._put(replace(known, fails=event.why))
         elif known is not None and isinstance(event, Leaves):
-            if known.phase is Phase.MEMBER:  # the others wait for its end
+            if known.phase is Phase.MEMBER:  # the other members wait for its end
                 self._put(replace(known, leaves=event, until=min(known.until, self.now + LINGER_S)))
         elif known is not None:
             self._put(replace(known, listens=True, unanswered=0))
 
     def _settle_on(self, hosts: dict[str, int], awaited: int) -> None:
-        """The oldest hosts first: rank 0 stays where it is."""
+        """Take over the discovered hosts, known hosts first, so that rank 0 keeps its host."""
         kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
         self._set(hosts=kept | hosts, awaited=awaited)
         for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
@@ -164,7 +165,10 @@ class _Turn:
         self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh, ready_since=self.now))
 
     def _suspect(self, birth: int, lost: Loss) -> None:
-        """A worker has lost a member, which may have ended, ask for a place soon, be frozen, or be cut off."""
+        """Handle the report that a member was lost.
+
+        It may have ended, ask for a place soon, be frozen, or be cut off.
+        """
         self._set(cuts=cut_rules.with_loss(self.state, birth, lost, self.now))
         accused = cut_rules.member_of(self.state, lost.rank)
         if accused is not None and accused.phase is Phase.MEMBER and accused.until == math.inf:
@@ -201,7 +205,8 @@ class _Turn:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
         if worker.phase is Phase.LEAVING:
             return
-        if code == 0 and (was_member or self.state.generation < 0):  # or a program that needs nobody else
+        # a member, or a program that does not use Horovod's ranks
+        if code == 0 and (was_member or self.state.generation < 0):
             self._set(finished=True)
             return
         if was_member:
@@ -215,7 +220,10 @@ class _Turn:
             self._punish(worker)
 
     def _record(self, failure: Failure, code: int) -> None:
-        """A cause comes before what followed from it, even if its end was heard of later."""
+        """Add a failure to the history.
+
+        A cause comes before the failures that followed, even if it is reported later.
+        """
         consequences = [
             one
             for one in self.state.history
@@ -229,7 +237,7 @@ class _Turn:
         self._set(history=(*earlier, failure, *consequences)[-MOST_TOLD:])
 
     def _punish(self, worker: Worker) -> None:
-        """The slot alone: the other slots of its host have done nothing."""
+        """Let the worker's slot rest. The other slots of its host are not affected."""
         if worker.preempted:
             self.state.rests_until[worker.slot] = self.now + GOING_S
             return
@@ -241,7 +249,7 @@ class _Turn:
         elif count >= MOST_FAILURES:
             self.state.rests_until[worker.slot] = math.inf
 
-    # What follows
+    # Consequences
 
     def settle(self) -> None:
         if self.state.over:
@@ -267,7 +275,7 @@ class _Turn:
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, until=math.inf))
             elif worker.phase is Phase.MEMBER:
-                # Thawed, it would write into the memory that it shares with the others: they wait for its end.
+                # A frozen worker that resumes would write into memory shared with the others, so they wait for its end.
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S))
             elif worker.phase is Phase.FENCED:
@@ -281,7 +289,10 @@ class _Turn:
                 self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S, why=why))
 
     def _call_awaited_members(self) -> None:
-        """Counted are questions, not seconds: a launcher that was suspended has not asked meanwhile."""
+        """Ask awaited members for a sign of life, and kill those that left too many questions unanswered.
+
+        Questions are counted, not seconds, because a launcher that was suspended has not asked meanwhile.
+        """
         awaited = self.state.awaited_members()
         if not awaited or self.now < self.state.next_call():
             return
@@ -295,7 +306,8 @@ class _Turn:
         self._set(called_at=self.now)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
-        if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
+        # an answer lets a former member end its work properly
+        if worker.phase is Phase.READY and worker.rank is not None:
             self.actions.append(Dismiss(worker.birth, why))
         else:
             self.actions.append(Signal(worker.birth, signal.SIGTERM))
@@ -312,7 +324,10 @@ class _Turn:
                 self._dismiss(worker, f"its slot on {worker.slot[0]} is gone")
 
     def _is_hopeless(self) -> bool:
-        """Gives up if no generation can come any more."""
+        """Give up and return True if no further generation is possible.
+
+        Also return True while the last members leave.
+        """
         state, limits = self.state, self.state.limits
         if state.finished:
             return False
@@ -320,7 +335,7 @@ class _Turn:
         because = f" (first failure: {failure})" if failure else ""
         if state.generation >= 0 and not state.survivors():
             if any(birth in state.workers for birth in state.members):
-                return True  # they are leaving: their last words come first
+                return True  # they are leaving: wait for their final output first
             old = state.who_waits_with_an_old_state()
             self._give_up(f"no worker is left that could hand its state to new ones{old}{because}", code, worker)
             return True
@@ -328,7 +343,7 @@ class _Turn:
         taken = {worker.slot for worker in state.workers.values()}
         possible = len({slot for slot in (*resting, *taken, *state.usable_slots()) if state.is_offered(slot)})
         possible += state.awaited
-        # Others may come, but wherever the program was tried it has never even begun.
+        # Other hosts may come, but the program failed on every host before it ever started training.
         in_vain = possible == 0 and state.generation < 0 and state.first_failure is not None
         if in_vain or (limits.fixed_hosts and state.hosts and possible < limits.min_num_proc):
             self._give_up(
@@ -346,7 +361,7 @@ class _Turn:
             return
         free = state.usable_slots()
         if state.next_birth == 0 and len(free) < limits.num_proc:
-            return  # as many as asked for must be there before anything starts
+            return  # as many slots as the user asked for must be there before anything starts
         for slot in free[: max(0, state.room() + limits.spares - len(state.staying()))]:
             birth = self.state.next_birth
             self._put(Worker(birth, slot, started=self.now))
@@ -368,14 +383,14 @@ class _Turn:
         room = state.room()
         ready = [worker for worker in newcomers if worker.phase is Phase.READY and not is_last]
         if state.generation < 0 and len(ready) < min(room, len(newcomers)):
-            return  # all begin together, spares or not
+            return  # all workers begin together, including spares
         removed = [worker for worker in survivors if state.must_leave(worker)]
         if survivors and len(removed) == len(survivors) and not state.finished:
             if any(worker.preempted for worker in removed) or not (newcomers or state.usable_slots()) or room < 2:
                 self._part_with_all(removed)
                 return
             if not ready:
-                return  # new ones are on their way, and get the state from those who leave
+                return  # new workers are starting; the leaving members hand the state to them
             removed.remove(next(worker for worker in survivors if not worker.fresh or not state.has_trained))
         for worker in removed:
             self._dismiss(worker, state.must_leave(worker))
@@ -395,7 +410,7 @@ class _Turn:
         self._announce(chosen, [worker for worker in chosen if worker not in staying])
 
     def _part_with_all(self, removed: list[Worker]) -> None:
-        """Nobody may stay who has the state."""
+        """Dismiss all members that have the state, none of which may stay. Give up unless they were preempted."""
         if not any(worker.preempted for worker in removed):
             self._give_up("every worker that has the state is on a host that was taken away")
             return
@@ -404,7 +419,10 @@ class _Turn:
             self._dismiss(worker, self.state.must_leave(worker))
 
     def _waits_for_spare(self, has_room: bool) -> bool:
-        """For one that was on its way before somebody was lost. A replacement has only begun, and would take longer."""
+        """Return True while survivors wait for a spare that was starting before a member was lost.
+
+        A replacement started after the loss would take longer, so survivors do not wait for it.
+        """
         state = self.state
         began = state.changing_since if state.changing_since is not None else self.now
         coming = [one for one in state.newcomers() if one.phase is Phase.STARTING and one.started < began]
@@ -420,7 +438,7 @@ class _Turn:
             return
         places = state.places(chosen)
         gone = self._removed_members({worker.birth for worker in chosen})
-        others = state.newcomers() if state.limits.spares else []  # else they are on their way to become members
+        others = state.newcomers() if state.limits.spares else []  # without spares, all newcomers become members
         self.actions.append(
             Announce(
                 generation=state.generation + 1,
@@ -450,7 +468,7 @@ class _Turn:
         )
 
     def _removed_members(self, chosen: set[int]) -> list[Left]:
-        """Members that live, but only in order to leave."""
+        """Return the living members that are not in the new generation, with the reason."""
         state = self.state
         found = [state.workers[birth] for birth in state.members if birth in state.workers]
         return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of one generation: ranks for workers that are known by their birth ids. Pure."""
+"""Places in one generation: ranks for workers, which are identified by their birth ids. Pure functions only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Place:
-    """Horovod's six numbers, for one worker in one generation."""
+    """Horovod's six numbers of one worker in one generation."""
 
     rank: int
     size: int
@@ -21,10 +21,10 @@ class Place:
 
 
 def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dict[int, Place]:
-    """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts; those
-    who have not got the state yet are not survivors.
+    """Return the places by birth id, for workers given as (birth id, (host, slot), last rank or None).
 
-    Ranks of a host are neighbours, and rank 0 is a survivor if there is one: it has the state that all others get.
+    Survivors and their hosts come first. A worker without the training state is no survivor, so its last rank is None.
+    Ranks on one host are consecutive. Rank 0 is a survivor if there is one, because it hands its state to all others.
     """
     seniority = {birth: (rank is None, rank if rank is not None else 0, birth) for birth, _, rank in workers}
     hosts: dict[str, list[int]] = {}
@@ -48,11 +48,11 @@ def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dic
 def planned_in_slot(slot: tuple[str, int], place: Place, taken: Sequence[tuple[str, int]]) -> Place:
     """Return the place that is planned for a worker when it is started.
 
-    Its local rank is the number of its slot, which no other process of its host has: scripts choose a GPU by it. The
-    workers that go on keep the GPU that they have chosen, although their local ranks change.
+    Its local rank is the number of its slot, which no other process on its host has, because scripts choose a GPU by
+    local rank. Workers that go on keep the GPU that they chose, although their local ranks change.
 
     Args:
-        slot: Where the worker is started.
+        slot: The slot in which the worker is started.
         place: Its place if a generation were announced now.
         taken: The slots of all workers, in the order of their ranks.
     """
@@ -70,9 +70,12 @@ def planned_in_slot(slot: tuple[str, int], place: Place, taken: Sequence[tuple[s
 
 
 def resettled(workers: Sequence[tuple[int, tuple[str, int]]], hosts: Mapping[str, int]) -> dict[int, tuple[str, int]]:
-    """New slots, by birth id, for (birth id, (host, slot)) with the senior ones first, after hosts have changed.
+    """Return changed slots by birth id after the hosts have changed.
 
-    Slots of a host are alike: if it has fewer than before, the seniors stay, whichever numbers they had.
+    Slots of one host are interchangeable: if it has fewer than before, the senior workers stay, whatever their numbers.
+
+    Args:
+        workers: (birth id, (host, slot)), the senior workers first.
     """
     found: dict[int, tuple[str, int]] = {}
     for host, count in hosts.items():

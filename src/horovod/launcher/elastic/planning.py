@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of ElasticDriver's workers as its callers see them: by host and slot, from any thread."""
+"""Places of ElasticDriver's workers by host and slot, for callers in any thread."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _NONE = dict.fromkeys(("rank", "local_rank", "cross_rank", "size", "local_size",
 
 @dataclass(frozen=True)
 class ElasticSlot(SlotInfo):
-    """The place of one worker of an elastic job, with what create_slot_env_vars adds to its environment."""
+    """Place of one worker of an elastic job, with the variables that create_slot_env_vars adds to its environment."""
 
     birth: int
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # they hold the secret
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # contains the secret
 
 
 class Plan:
-    """Places of all workers, by birth id. Until the first generation is announced, these are the planned places.
+    """Places of all workers by birth id: the planned ones until the first generation is announced.
 
-    `init`: takes each plan, as the caller's RendezvousServer does.
+    `init` receives each plan, like RendezvousServer.init.
     """
 
     def __init__(self, init: Callable[[list[SlotInfo]], object] = lambda plan: None) -> None:
         self._init = init
         self._changed = threading.Condition()
-        self._slots: dict[int, Slot] = {}  # by birth id, of workers that have not ended; as when they were started
-        self._hosts: dict[int, str] = {}  # by birth id, of all workers that were ever started
-        self._places: dict[int, ElasticSlot] = {}  # in force
-        self._rounds: dict[int, int] = {}  # by birth id, how many places a worker got, or how often it was refused
+        self._slots: dict[int, Slot] = {}  # slots of running workers by birth id, as they were at their start
+        self._hosts: dict[int, str] = {}  # by birth id, of all workers that ever started
+        self._places: dict[int, ElasticSlot] = {}  # valid places by birth id
+        self._rounds: dict[int, int] = {}  # by birth id, how often the worker's request for a place was answered
         self._started = 0
         self._generation = -1
         self._is_over = False
 
     def begin(self, birth: int, slot: Slot, place: Place, variables: Mapping[str, str]) -> ElasticSlot:
-        """Note that a worker is started, and return its slot."""
+        """Record that a worker is started, and return its slot."""
         own = {**worker_variables(birth, slot[0], place), **variables}
         found = ElasticSlot(hostname=slot[0], **vars(place), birth=birth, variables=own)
         with self._changed:
@@ -56,7 +56,7 @@ class Plan:
         return found
 
     def end(self, birth: int) -> None:
-        """Note that a worker has ended."""
+        """Record that a worker has ended."""
         with self._changed:
             self._slots.pop(birth, None)
             if self._generation < 0:
@@ -64,7 +64,7 @@ class Plan:
             self._answer([birth])
 
     def announce(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> None:
-        """Put the places of a new generation in force. A worker in it may have ended without the driver's knowledge."""
+        """Make the places of a new generation valid. A worker in it may have ended unnoticed."""
         with self._changed:
             numbers = {birth: {name: place[name] for name in _NONE} for birth, place in places.items()}
             self._places = {
@@ -75,19 +75,19 @@ class Plan:
         self._init(self.in_order())
 
     def refuse(self, birth: int) -> None:
-        """Note that a worker has no place any more."""
+        """Record that a worker has no place any more."""
         with self._changed:
             self._places.pop(birth, None)
             self._answer([birth])
 
     def close(self) -> None:
-        """Wake all threads that wait, because the job is over."""
+        """Wake all waiting threads, because the job is over."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def await_starts(self, count: int) -> None:
-        """Wait until so many workers were started, or the job is over."""
+        """Wait until `count` workers were started or the job is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._started >= count)
 
@@ -102,12 +102,12 @@ class Plan:
             self._changed.wait_for(lambda: self._is_over or self._rounds.get(birth, 0) > before)
 
     def in_order(self) -> list[SlotInfo]:
-        """Return the places in force, by rank."""
+        """Return the valid places, by rank."""
         with self._changed:
             return sorted(self._places.values(), key=lambda place: place.rank)
 
     def place_in(self, host: str, slot: int) -> SlotInfo:
-        """Return the place of the worker that was started in a slot; one of -1 alone if it has none."""
+        """Return the place of the worker that was started in a slot. All its numbers are -1 if it has none."""
         with self._changed:
             birth = self._birth_in(host, slot)
             found = self._places.get(birth) if birth is not None else None
@@ -123,7 +123,7 @@ class Plan:
 
 
 class PlannedRendezvous:
-    """A rendezvous for the driver: notes in a plan what is decided, and passes it on to the server, if there is one."""
+    """Rendezvous for the driver that records decisions in a plan and passes them on to the server, if there is one."""
 
     def __init__(self, plan: Plan, server: Server | None) -> None:
         self._plan = plan

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a user's program which hosts there are, again and again. A failure later on keeps the last good answer."""
+"""Repeated calls of a user's program that lists the hosts. If a later call fails, the last good answer stays valid."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from horovod.launcher.start.hosts import HostInfo
 
 DISCOVER_HOSTS_FREQUENCY_SECS = 1.0
 SCRIPT_LIMIT_S = 60.0
-_END_S = 5.0  # for a script that has closed its output
-_LOOK_S = 0.05  # how soon the end of a script is noticed whose output another process holds open
+_END_S = 5.0  # time for a script to end after it has closed its output
+_LOOK_S = 0.05  # interval for noticing the end of a script whose output another process holds open
 _MOST_OUTPUT = 1 << 20
 _LAST_WORDS = 500
 
 
 class DiscoveryError(ValueError):
-    """The script failed, or printed something else than hosts."""
+    """Error: the script failed, or printed something other than hosts."""
 
 
 def find_hosts(script: str, slots: int | None) -> dict[str, int]:
-    """What the script prints: `host:slots`, or `host` alone if `slots` says how many."""
+    """Run the script and return its hosts: lines `host:slots`, or `host` alone if `slots` is given."""
     return Script(script, slots)()
 
 
 class Script:
-    """Call it for the hosts that there are. It may be slow, fail, print without an end, or leave processes behind."""
+    """Callable that runs the user's script and returns the hosts.
+
+    The script may be slow, fail, print without end, or leave processes behind.
+    """
 
     def __init__(self, script: str, slots: int | None, limit_s: float = SCRIPT_LIMIT_S) -> None:
         self._script, self._slots, self._limit_s = script, slots, limit_s
@@ -56,7 +59,7 @@ class Script:
         return parse_hosts(text, self._slots, self._script)
 
     def stop(self) -> None:
-        """End it, if it runs, and whatever it has started."""
+        """Kill the script, if it runs, and its process group."""
         self._is_over = True
         running = self._running
         if running is not None:
@@ -79,12 +82,16 @@ class Script:
                 self._running = None
 
     def _read(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Return all that the script prints. Processes that it leaves behind may hold its output open."""
+        """Return all that the script prints.
+
+        Processes that it leaves behind may hold its output open, so its end is checked too.
+        """
         assert process.stdout is not None
         deadline = time.monotonic() + self._limit_s
         text = b""
         while not self._is_over and time.monotonic() < deadline:
-            has_ended = process.poll() is not None  # before the output is looked at: an empty pipe stays empty then
+            # checked before reading, because an empty pipe stays empty once the script has ended
+            has_ended = process.poll() is not None
             wait_s = 0.0 if has_ended else min(_LOOK_S, deadline - time.monotonic())
             if is_readable(process.stdout, wait_s):
                 piece = os.read(process.stdout.fileno(), 1 << 16)
@@ -119,7 +126,7 @@ def parse_hosts(text: str, slots: int | None, script: str = "script") -> dict[st
 
 
 class Polling:
-    """Calls `found` with every new answer, from a thread of its own; says each new problem once."""
+    """Thread that calls `found` with each new answer and reports each new problem once."""
 
     def __init__(
         self,
@@ -128,7 +135,7 @@ class Polling:
         say: Callable[[str], None],
         known: dict[str, int] | None = None,
     ) -> None:
-        """`known`: the answer that the job began with."""
+        """Create the thread. `known` is the answer that the job began with."""
         self._find, self._found, self._say, self._known = find, found, say, known
         self._over = threading.Event()
         self._reports_again = False
@@ -139,11 +146,14 @@ class Polling:
         return self
 
     def report_again(self) -> None:
-        """Report the next answer even if it is the same as the last one."""
+        """Report the next answer even if it equals the last one."""
         self._reports_again = True
 
     def report_no_more(self) -> None:
-        """Keep silent from now on. Call it before the script is killed, so that its end is not shown as a problem."""
+        """Report nothing from now on.
+
+        Call this before killing the script, so that its end is not shown as a problem.
+        """
         self._over.set()
 
     def __exit__(self, *_: object) -> None:

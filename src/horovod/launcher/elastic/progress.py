@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which workers of an elastic job make no progress: decisions only, pure functions of (state, what happened, now).
+"""Detection of workers that make no progress, as a pure function of (state, event, now).
 
-Progress is an operation that is over, or a commit. A worker that waits for others inside an operation is not to blame;
-one that is stuck elsewhere, or does not even answer, is.
+Progress is a finished operation or a commit. A worker that waits for others inside an operation is not blamed; one that
+is stuck elsewhere, or does not answer, is.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from horovod.common.escaping import escaped
 from horovod.launcher.elastic.vocabulary import Told
 
-ASKS = 4  # times that workers are asked before the time is over
+ASKS = 4  # questions to each worker within the timeout
 _LONGEST_STACK = 20_000  # characters
 
 
 def told_by(birth: int, message: dict[str, Any]) -> Told:
-    """The answer of a worker, as it came."""
+    """Return the event for a worker's answer."""
     numbers = tuple(int(message[name]) for name in ("generation", "finished", "commits"))
     return Told(birth, numbers, bool(message["waits"]), escaped(str(message["stack"])[:_LONGEST_STACK]))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Of one member: what it told last, and since when that is so."""
+    """Last answer of a member. `since` is when its `mark` last changed."""
 
     mark: tuple[int, ...]
     since: float
@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Ask:
-    """`stacks`: those who are to send their Python stacks too."""
+    """Action: ask workers for their progress. `stacks` holds the workers that must send their Python stacks too."""
 
     births: tuple[int, ...]
     stacks: tuple[int, ...]
@@ -46,7 +46,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Stuck:
-    """`stack` is empty if the worker has not answered. `waits`: for others, all of which wait too."""
+    """Action: report a stuck worker, and kill it if `kill` is set.
+
+    `stack` is empty if the worker has not answered. `waits` means that it waits for other workers, all of which wait
+    too.
+    """
 
     birth: int
     idle_s: float
@@ -57,7 +61,12 @@ class Stuck:
 
 @dataclass(frozen=True)
 class Watch:
-    """`members`: workers in a generation, by birth id. `kills`: whether to kill those that hold up others."""
+    """State of the detection.
+
+    Attributes:
+        kills: Kill stuck workers that hold up others.
+        members: The workers of the generation, by birth id.
+    """
 
     timeout_s: float = 0.0
     kills: bool = False
@@ -69,7 +78,12 @@ class Watch:
 
 
 def look(watch: Watch, members: Collection[int], told: Told | None, now: float) -> tuple[Watch, list[Ask | Stuck]]:
-    """`members` are those that should be training now; `told` is an answer that has just come."""
+    """Return the new state, and the actions to take.
+
+    Args:
+        members: The workers that should be training now.
+        told: An answer that has just come, if any.
+    """
     if not watch.timeout_s:
         return watch, []
     known = {birth: watch.members.get(birth, Seen((), now)) for birth in members}
@@ -99,5 +113,5 @@ def _to_blame(known: dict[int, Seen], before: float) -> list[int]:
     idle = {birth: seen for birth, seen in known.items() if seen.since <= before}
     stuck = [birth for birth, seen in idle.items() if not seen.waits]
     if not stuck and len(idle) == len(known):
-        stuck = list(idle)  # each waits for another
+        stuck = list(idle)  # every worker waits for another one
     return [birth for birth in stuck if not idle[birth].is_reported]

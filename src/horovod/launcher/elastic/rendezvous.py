@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The authenticated rendezvous for programs that start a job's workers themselves, under Horovod's names.
+"""Authenticated rendezvous under Horovod's names, for programs that start a job's workers themselves.
 
-It speaks no HTTP, and has no key-value store that others could read. Each connection proves that it knows the secret,
-which workers get in their environment: see RendezvousServer.variables.
+It does not use HTTP and has no key-value store for other programs. Each connection must prove that it knows the secret,
+which workers get in their environment (see RendezvousServer.variables).
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ if TYPE_CHECKING:
 
 GET_RANK_AND_SIZE = "rank_and_size"
 PUT_WORKER_ADDRESSES = "worker_addresses"
-_EVERY_ADDRESS = "0.0.0.0"  # workers use the one that the caller passes to create_run_env_vars
+_EVERY_ADDRESS = "0.0.0.0"  # workers use the address that the caller passes to create_run_env_vars
 
 
 @dataclass(frozen=True)
 class RendezvousHandler:
-    """What RendezvousServer.start takes: the mail of the driver that decides about the places of workers."""
+    """Argument for RendezvousServer.start: the mail of the driver that assigns the workers' places."""
 
     mail: Mail[Event]
 
 
 def create_rendezvous_handler(driver: ElasticDriver) -> RendezvousHandler:
-    """Return what `RendezvousServer.start` needs to serve this driver's workers."""
+    """Return the handler for `RendezvousServer.start` that serves this driver's workers."""
     return driver.rendezvous_handler
 
 
 class RendezvousServer:
-    """The place where the ranks of one job meet: `start()` it, `init()` it with a plan, `stop()` it.
+    """Rendezvous of one job's ranks: call `start()`, `init()` with a plan, then `stop()`.
 
-    `gloo_run.create_run_env_vars` includes the secret of the server that runs in this process at the port it is given.
+    `gloo_run.create_run_env_vars` includes the secret of the server that this process runs at the given port.
     """
 
     def __init__(self, verbose: int = 0) -> None:
-        """`verbose`: if it is not 0, a meeting that takes long is logged with the ranks that are missing."""
+        """Create a server that is not started.
+
+        Args:
+            verbose: If not 0, log the missing ranks when a rendezvous takes long.
+        """
         self.secret = make_secret()
         self.plan: list[SlotInfo] = []
         self.server: Server | None = None
@@ -56,10 +60,10 @@ class RendezvousServer:
         self._verbose = verbose
 
     def start(self, handler_cls: RendezvousHandler | None = None) -> int:
-        """Listen, and return the port.
+        """Start listening, and return the port.
 
         Args:
-            handler_cls: For an elastic job what create_rendezvous_handler returns, otherwise nothing.
+            handler_cls: The result of create_rendezvous_handler for an elastic job, otherwise None.
         """
         if self.server is not None:
             raise RuntimeError(f"this RendezvousServer was started already, at port {self.server.port}")
@@ -78,14 +82,17 @@ class RendezvousServer:
         return server.port
 
     def init(self, host_assignments: Sequence[SlotInfo]) -> None:
-        """Take the plan: the place of each worker. ElasticDriver calls this with the plan of each generation."""
+        """Set the plan, which holds the place of each worker. ElasticDriver calls this for each generation."""
         ranks = sorted(slot.rank for slot in host_assignments)
         if ranks != list(range(len(ranks))) or any(slot.size != len(ranks) for slot in host_assignments):
             raise ValueError(f"the slots must have the ranks 0 to size - 1, not {ranks[:20]}")
         self.plan = list(host_assignments)
 
     def variables(self) -> dict[str, str]:
-        """Return what a worker's environment needs beside create_run_env_vars: the secret, which no log may show."""
+        """Return the variable that workers need besides create_run_env_vars.
+
+        It holds the secret, so it must not be logged.
+        """
         return secret_variable(self.secret)
 
     def stop(self) -> None:
@@ -100,7 +107,7 @@ _running: weakref.WeakValueDictionary[int, RendezvousServer] = weakref.WeakValue
 
 
 def secret_at(port: int) -> bytes | None:
-    """Return the secret of the RendezvousServer that this process runs at a port."""
+    """Return the secret of the RendezvousServer that this process runs at a port, or None."""
     server = _running.get(port)
     return server.secret if server is not None else None
 
@@ -108,7 +115,7 @@ def secret_at(port: int) -> bytes | None:
 def elastic_server(
     address: str, secret: bytes, put: Callable[[Event], None], on_slow_meeting: Callable[[str], None] | None = None
 ) -> Server:
-    """Return a server that is not started yet, and that passes on what workers say as events for the driver."""
+    """Return a server, not started yet, that passes the workers' messages on to the driver as events."""
     return Server(
         address,
         secret=secret,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job from its options: limits, discovery, hosts, rendezvous and ElasticJob put together."""
+"""Assembly of an elastic job from its options: limits, discovery, hosts, rendezvous and ElasticJob."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def run_elastic_job(
     request: JobRequest, tree: ProcessTree, output: UserOutput, allocation: Allocation | None
 ) -> JobResult:
-    """Run the command in as many workers as there may be."""
+    """Run the command in the workers of an elastic job, as many as its limits and hosts allow."""
     options, script = request.options, request.options.host_discovery_script
     find = Script(script, options.slots) if script is not None else None
     set_aside = allocation.hosts if allocation is not None else ()
@@ -110,14 +110,14 @@ def _found(hosts: dict[str, int], allocation: Allocation | None) -> Found:
 
 
 class _Here:
-    """This machine among the hosts of a job: who opens the others, and by which address they know it."""
+    """This machine as seen by the job: the agents of the other hosts, and the address at which they reach it."""
 
     def __init__(self, options: JobOptions, base: Mapping[str, str], *, is_used: bool) -> None:
         self._options = options
         self._base = base
         self.others: RemoteAgents | None = None
         if is_used:
-            self.env_of("localhost")  # ValueError for interfaces that are not there
+            self.env_of("localhost")  # raises ValueError for interfaces that do not exist
 
     def reach_others(
         self,
@@ -128,7 +128,10 @@ class _Here:
         host_of: dict[int, str],
         stack: ExitStack,
     ) -> Placer:
-        """HostsError if too few of the hosts can be used, and no others will come."""
+        """Start the agents of the other hosts.
+
+        Raise HostsError if too few hosts can be used and no others will come.
+        """
         from horovod.launcher.elastic.agents import Reaching, RemoteAgents
         from horovod.launcher.remote.hosts import RemoteHosts
         from horovod.launcher.remote.opening import HostsError
@@ -154,18 +157,18 @@ class _Here:
         return stack.enter_context(closing(Placement(tree, remote, host_of)))
 
     def seen(self, found: Found) -> Found:
-        """From now on new hosts must be reached from here too, if workers may run here."""
+        """Return `found`. If workers may run here, new hosts must be able to reach this machine from now on."""
         if self.others is not None and found.here:
             self.others.has_local_ranks = True
         return found
 
     @property
     def address(self) -> str | None:
-        """As other hosts see it; None while there are none."""
+        """Return this machine's address as other hosts see it, or None if there are no other hosts."""
         return self.others.launcher if self.others is not None else None
 
     def prober(self, notify: Callable[[Event], None]) -> Callable[[Probe], None] | None:
-        """Return what lets hosts try to reach each other; None on this machine alone."""
+        """Return a function that lets hosts try to reach each other, or None if this machine is the only host."""
         if self.others is None:
             return None
         from horovod.launcher.elastic.cut_prober import CutProber
@@ -182,12 +185,15 @@ class _Here:
         return interface_environment(self._options.nics, self._base)
 
     def address_of(self, host: str) -> str | None:
-        """Workers here may have been started before there were other hosts."""
+        """Return the address for workers on this machine, which may have started before there were other hosts.
+
+        Workers of other hosts know theirs already, so return None for them.
+        """
         return None if self.others is not None and host in self.others.host_env else self.address
 
 
 def limits_of(options: JobOptions, hosts: Mapping[str, int]) -> Limits:
-    """Return the limits of an elastic job that begins on `hosts`. ValueError if they contradict each other."""
+    """Return the limits of an elastic job that begins on `hosts`. Raise ValueError if they contradict each other."""
     fixed = options.host_discovery_script is None
     num_proc, spares = options.num_proc, spares_of(options)
     low = options.min_num_proc or num_proc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an elastic job is spoken of in: workers, what happens to them (events), what is to be done (actions)."""
+"""Workers, events and actions of an elastic job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from horovod.launcher.elastic.choice import BadPairs, HostPair
 from horovod.launcher.elastic.places import Place
 from horovod.launcher.start.leave_reports import leave_in
 
-REMOVED, ADDED = 1, 2  # as horovod.common.notifications.HostUpdateResult has them
+REMOVED, ADDED = 1, 2  # values of horovod.common.notifications.HostUpdateResult
 
-Slot = tuple[str, int]  # host, number of the slot on it
+Slot = tuple[str, int]  # host, and number of the slot on it
 
 
 def rest_after(failures: int, bounds: tuple[float, float]) -> float:
-    """Return for how many seconds a slot or a host rests after so many failures: twice as long after each one."""
+    """Return the seconds that a slot or a host rests after a number of failures. The time doubles with each failure."""
     low, high = bounds
     return min(high, low * 2.0 ** min(failures - 1, 30))
 
@@ -30,15 +30,17 @@ class Phase(Enum):
     READY = "ready"
     MEMBER = "member"
     LEAVING = "leaving"
-    FENCED = "fenced"  # nothing more was heard of it: it was killed, and its end is waited for
+    FENCED = "fenced"  # killed by the driver, which waits for its end
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`fixed_hosts`: no others will ever come, so nobody needs to wait for them.
+    """Limits of an elastic job.
 
-    `progress_timeout_s`: a worker without progress is reported after this time (0: never), or killed if so wanted.
-    `silence_s`: a member for which others wait, and which does not answer, is killed after this time (0: never).
+    Attributes:
+        fixed_hosts: No other hosts will ever come, so there is no need to wait for them.
+        progress_timeout_s: Time after which a worker without progress is reported or killed; 0 means never.
+        silence_s: Time after which a member is killed that others wait for and that does not answer; 0 means never.
     """
 
     num_proc: int
@@ -48,19 +50,22 @@ class Limits:
     reset_limit: int | None = None
     cooldown: tuple[float, float] | None = None
     fixed_hosts: bool = True
-    spares: int = 0  # workers beyond the others that wait for somebody's place
+    spares: int = 0  # workers that wait to replace a lost one
     progress_timeout_s: float = 0.0
     replace_stuck: bool = False
     silence_s: float = 0.0
-    probe_every_s: float = 10.0  # hosts that do not reach each other try again after this time, and later less often
+    # first interval at which hosts that cannot reach each other try again; later intervals are longer
+    probe_every_s: float = 10.0
 
 
 @dataclass(frozen=True)
 class Worker:
-    """`rank`: in the last generation that it was a member of.
+    """Worker of an elastic job.
 
-    `until`: when one that is leaving is killed, when one that others have lost is fenced unless it asks for a place
-    itself, and when one that is fenced is taken to have ended.
+    Attributes:
+        rank: Its rank in the last generation that it was a member of.
+        until: When a leaving worker is killed, when a worker that others have lost is fenced unless it asks for a
+            place, and when a fenced worker counts as ended.
     """
 
     birth: int
@@ -69,15 +74,15 @@ class Worker:
     rank: int | None = None
     member_since: float | None = None
     until: float = math.inf
-    fresh: bool = False  # a member that has said that it has no state of the training yet
+    fresh: bool = False  # True for a member that reported that it has no training state yet
     started: float = 0.0
-    ready_since: float = 0.0  # it waits for its place
-    preempted: bool = False  # it got SIGTERM, and leaves at the next commit
-    listens: bool = False  # it has a thread that answers
-    unanswered: int = 0  # how often it was asked since it has last answered
-    why: str = ""  # it is leaving
-    fails: str = ""  # the error with which it is about to end, and with which any other in its place would end
-    leaves: Leaves | None = None  # the exception with which it is about to end
+    ready_since: float = 0.0  # when it began to wait for its place
+    preempted: bool = False  # True once it got SIGTERM; it leaves at its next commit
+    listens: bool = False  # True if it has a thread that answers questions
+    unanswered: int = 0  # number of questions since its last answer
+    why: str = ""  # reason why it is leaving
+    fails: str = ""  # error that ends it and that would end any replacement too
+    leaves: Leaves | None = None  # exception that is ending it
 
 
 # Events
@@ -85,9 +90,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Discovered:
-    """The hosts that there are now, and how many slots each has.
+    """Event: the hosts that exist now, with the number of slots of each.
 
-    `awaited`: slots of hosts that cannot be used at present, but may be later.
+    `awaited` counts the slots of hosts that cannot be used at present but may become usable.
     """
 
     hosts: dict[str, int]
@@ -96,7 +101,10 @@ class Discovered:
 
 @dataclass(frozen=True)
 class HostGone:
-    """A host that nobody reaches any more; its workers end by their agent's lease. Its slots are not to blame."""
+    """Event: a host cannot be reached any more.
+
+    Its agent's lease ends its workers, and its slots are not blamed for that.
+    """
 
     host: str
     why: str
@@ -104,10 +112,12 @@ class HostGone:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker asks for its place in the next generation. `lost`: the loss of a rank that has ended its last one.
+    """Event: a worker asks for its place in the next generation.
 
-    `fresh`: it was never handed the state of the training, even if it was a member already. `seen`: the newest
-    checkpoints that it knows of.
+    Attributes:
+        lost: The loss of a rank that ended the worker's last generation.
+        fresh: The worker never received the training state, even if it was a member already.
+        seen: The newest checkpoints that the worker knows of.
     """
 
     birth: int
@@ -118,7 +128,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Saw:
-    """A worker sees checkpoints in its folder: without them no worker may begin the training from nothing."""
+    """Event: a worker sees checkpoints in its folder. Training must not start from nothing without them."""
 
     birth: int
     seen: tuple[SeenFile, ...]
@@ -126,7 +136,7 @@ class Saw:
 
 @dataclass(frozen=True)
 class Fails:
-    """A worker is about to end with an error that all workers raise, and that a replacement would raise too."""
+    """Event: a worker is about to end with an error that all workers raise, and that a replacement would raise too."""
 
     birth: int
     why: str
@@ -134,10 +144,12 @@ class Fails:
 
 @dataclass(frozen=True)
 class Leaves:
-    """A worker is about to end because of an exception. Its process may take long for that.
+    """Event: a worker is about to end because of an exception. Its process may take long to end.
 
-    `what`: for example "raised ValueError: no such file". `code`: the exit code to expect. `blames_peer`: the exception
-    followed from the loss of another rank.
+    Attributes:
+        what: For example "raised ValueError: no such file".
+        code: The expected exit code.
+        blames_peer: The exception followed from the loss of another rank.
     """
 
     birth: int
@@ -146,7 +158,11 @@ class Leaves:
     blames_peer: bool = False
 
     def end(self, code: int, how: str, *, was_killed: bool) -> tuple[int, str]:
-        """Return exit code and reason for a process that ended like this, or that was killed because it did not end."""
+        """Return exit code and reason for the end of this worker's process.
+
+        Args:
+            was_killed: The launcher killed the process because it did not end.
+        """
         if was_killed:
             return self.code, f"it {self.what}, and its process did not end"
         says_nothing_new = self.blames_peer or self.what.removeprefix("raised ") in how
@@ -155,7 +171,10 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Ended:
-    """`blames_peer`: its last words say that another rank was lost, so it is not the cause of anything."""
+    """Event: a worker's process has ended.
+
+    `blames_peer` means that its last output reports the loss of another rank, so it is not the cause of the failure.
+    """
 
     birth: int
     code: int
@@ -165,31 +184,31 @@ class Ended:
 
 @dataclass(frozen=True)
 class Preempted:
-    """A worker got SIGTERM from somebody else, and asks whether it may train until the next commit."""
+    """Event: a worker got a SIGTERM that the job did not send, and asks whether it may train until the next commit."""
 
     birth: int
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a worker has answered when it was asked for its progress. `mark` changes whenever it makes some."""
+    """Event: a worker's answer to the question about its progress. `mark` changes whenever it makes progress."""
 
     birth: int
     mark: tuple[int, ...]
-    waits: bool  # for others, inside an operation
+    waits: bool  # True if it waits for other ranks inside an operation
     stack: str = ""
 
 
 @dataclass(frozen=True)
 class Listens:
-    """A worker has begun to listen: from now on it can answer, unless it is frozen."""
+    """Event: a worker has begun to listen. From now on it can answer, unless it is frozen."""
 
     birth: int
 
 
 @dataclass(frozen=True)
 class Probed:
-    """The answer to `Probe`: the pairs of which one host does not reach the other, in either direction."""
+    """Event: the answer to `Probe`. `cut` holds the pairs of hosts of which one cannot reach the other."""
 
     number: int
     cut: frozenset[HostPair] = frozenset()
@@ -206,7 +225,7 @@ _MAX_WHY = 4000  # characters
 
 
 def reported_by(birth: int, message: dict[str, Any]) -> Saw | Fails | Leaves:
-    """Return the event that a worker's report is. KeyError or TypeError if it is none."""
+    """Return the event for a worker's report. Raise KeyError or TypeError if the message is not a report."""
     if "seen" in message:
         return Saw(birth, tuple(SeenFile.unpacked(one) for one in message["seen"]))
     if "leaves" in message:
@@ -231,7 +250,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Tell a worker that asks for a place that it has none."""
+    """Action: refuse a place to a worker that asks for one."""
 
     birth: int
     why: str
@@ -239,7 +258,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Answer a worker that was preempted: whether it may train until the next commit."""
+    """Action: tell a preempted worker whether it may train until the next commit."""
 
     birth: int
     may_stay: bool
@@ -247,7 +266,7 @@ class Excuse:
 
 @dataclass(frozen=True)
 class Close:
-    """Nobody may meet in this generation any more: one of its members is gone."""
+    """Action: close a generation, because one of its members has ended and the others cannot meet in it."""
 
     generation: int
     why: str
@@ -262,19 +281,22 @@ class Left:
 
 @dataclass(frozen=True)
 class Announce:
-    """A new generation. `took_s`: since the first sign of the change; None for the first generation."""
+    """Action: announce a new generation.
+
+    `took_s` is the time since the first sign of the change, or None for the first generation.
+    """
 
     generation: int
     places: dict[int, Place]  # by birth id
     left: tuple[Left, ...] = ()
     came: tuple[int, ...] = ()
     took_s: float | None = None
-    spares: tuple[int, ...] = ()  # that wait, or are being started
+    spares: tuple[int, ...] = ()  # birth ids of spares that wait or are being started
 
 
 @dataclass(frozen=True)
 class Notify:
-    """Ask the members of the generation to come together at their next commit."""
+    """Action: ask the members of the generation to come together at their next commit."""
 
     births: tuple[int, ...]
     generation: int
@@ -283,16 +305,18 @@ class Notify:
 
 @dataclass(frozen=True)
 class Call:
-    """Ask members for which others wait whether they are still there."""
+    """Action: ask members that others wait for whether they are still alive."""
 
     births: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """There are too few workers to go on. `coming`: words about those that are being started, if there are any.
+    """Action: tell the user that there are too few workers to go on.
 
-    `bad`: hosts and workers that do not reach each other, because of which there are too few.
+    Attributes:
+        coming: Text about workers that are being started, or an empty string.
+        bad: Pairs of hosts and workers that cannot reach each other, which is why there are too few.
     """
 
     have: int
@@ -303,7 +327,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Probe:
-    """Let the two hosts of each pair try to reach each other. The answer is `Probed`."""
+    """Action: let the two hosts of each pair try to reach each other. `Probed` is the answer."""
 
     number: int
     pairs: tuple[HostPair, ...]
@@ -311,7 +335,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class CutOff:
-    """Workers do not reach each other: some of them go on, and others wait until they do. Birth ids."""
+    """Action: tell the user that workers cannot reach each other, and which of them go on or wait (birth ids)."""
 
     bad: BadPairs
     going_on: tuple[int, ...]
@@ -320,16 +344,18 @@ class CutOff:
 
 @dataclass(frozen=True)
 class Healed:
-    """Hosts reach each other again; workers that did not, although their hosts do, are to try again."""
+    """Action: tell the user that pairs of hosts reach each other again, and that pairs of workers try again."""
 
     pairs: BadPairs
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`blames_peer`: it followed from the loss of another member of this generation.
+    """Failure of a worker.
 
-    `reported`: what the worker reported before it ended, for example "raised ValueError: no such file".
+    Attributes:
+        blames_peer: The failure followed from the loss of another member of this generation.
+        reported: What the worker reported before it ended, for example "raised ValueError: no such file".
     """
 
     birth: int
@@ -342,7 +368,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """`worker`: the birth id of the one that failed first, if one did. `failures`: the last ones, of any generation."""
+    """Action: end the job.
+
+    Attributes:
+        worker: The birth id of the worker that failed first, if any.
+        failures: The most recent failures, of any generation.
+    """
 
     why: str
     code: int = 1

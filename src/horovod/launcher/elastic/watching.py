@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a user's HostDiscovery for hosts again and again, and reports each change to ElasticDriver."""
+"""Thread that repeatedly asks a user's HostDiscovery for hosts and reports each change to ElasticDriver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horovod.launcher.elastic.polling import DiscoveryError, Polling
 
 
 class HostWatch:
-    """A thread that keeps `manager` up to date from `begin` to `end`. `report`: gets the hosts after each change."""
+    """Thread that keeps `manager` up to date from `begin` to `end`. `report` receives the hosts after each change."""
 
     def __init__(
         self, discovery: HostDiscovery, manager: HostManager, report: Callable[[DiscoveredHosts], None]
@@ -26,7 +26,7 @@ class HostWatch:
         manager.report_to(self._note_blacklisting)
 
     def begin(self) -> None:
-        """Ask for the first time, then from a thread. A second call does nothing."""
+        """Ask the discovery once, then repeatedly from a thread. A second call has no effect."""
         if self._polling is not None or self._over.is_set():
             return
         known: dict[str, int] | None = None
@@ -34,7 +34,7 @@ class HostWatch:
             known = self._find()
             self._note(known)
         except DiscoveryError as error:
-            if not self._over.is_set():  # else `end` has stopped the discovery
+            if not self._over.is_set():  # otherwise `end` has stopped the discovery, which is no problem to report
                 logger.warning("%s; it is called again every second", error)
         with self._changed:
             if self._over.is_set():
@@ -43,7 +43,7 @@ class HostWatch:
             self._polling.__enter__()
 
     def wait_for(self, slots: int, hosts: int, limit_s: float) -> bool:
-        """Wait for enough slots on enough hosts. Return False if the time is over; True also after `end`."""
+        """Wait for enough slots on enough hosts. Return False if the time is over, and True also after `end`."""
 
         def are_enough() -> bool:
             found = self._manager.current_hosts
@@ -53,7 +53,7 @@ class HostWatch:
             return self._changed.wait_for(lambda: self._over.is_set() or are_enough(), limit_s)
 
     def end(self) -> None:
-        """Stop asking the discovery, and wake all threads that wait. Safe to call twice."""
+        """Stop asking the discovery, and wake all waiting threads. Safe to call twice."""
         with self._changed:
             self._over.set()
             self._changed.notify_all()
@@ -61,7 +61,7 @@ class HostWatch:
         if polling is not None:
             polling.report_no_more()
         stop: Callable[[], None] | None = getattr(self._discovery, "stop", None)
-        if stop is not None:  # a script that runs would be waited for, by `begin` in another thread too
+        if stop is not None:  # stop a running script, because `begin` in another thread may wait for it
             stop()
         if polling is not None:
             polling.__exit__()
@@ -71,9 +71,10 @@ class HostWatch:
             self._manager.update_available_hosts()
         except DiscoveryError:
             raise
-        except Exception as error:  # a user's code: the next time may be better
+        except Exception as error:  # raised by the user's code; the next call may succeed
             raise DiscoveryError(f"the host discovery failed: {type(error).__name__}: {error}") from error
-        with self._changed:  # Polling reports no change if the hosts are those from before an empty answer
+        # Polling reports no change if the hosts equal those before an empty answer, so wake wait_for here
+        with self._changed:
             self._changed.notify_all()
         hosts = self._manager.current_hosts
         if not hosts.available_hosts:
@@ -81,12 +82,13 @@ class HostWatch:
         return {host: hosts.get_slots(host) for host in hosts.host_assignment_order}
 
     def _note_blacklisting(self, left: DiscoveredHosts) -> None:
-        if self._polling is not None:  # the host may be back before the discovery is asked again
+        # the host may be back before the discovery is asked again, so report even unchanged hosts
+        if self._polling is not None:
             self._polling.report_again()
         self._report(left)
 
     def _note(self, hosts: dict[str, int]) -> None:
-        """Report what is left of the hosts: one may have been blacklisted since they were found."""
+        """Report the hosts without those that were blacklisted since they were found."""
         self._report(self._manager.current_hosts)
         with self._changed:
             self._changed.notify_all()

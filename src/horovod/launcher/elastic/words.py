@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users read of an elastic job: one line for each change of its membership. Pure."""
+"""Messages about an elastic job for the user: one line for each change of its members. Pure functions only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONSEQUENCE = ", after it had lost another rank"
 
 
 def announcement(announced: Announce, slots: Mapping[int, Slot]) -> str:
-    """`slots`: where workers live or lived, by birth id."""
+    """Return the message for a new generation. `slots` holds the slot of each past and present worker, by birth id."""
     count = len(announced.places)
     line = f"generation {announced.generation}: {count} worker{'' if count == 1 else 's'}"
     if announced.took_s is not None:
@@ -41,7 +41,7 @@ def stuck(found: Stuck, worker: Worker) -> str:
 
 
 def failed(failure: Failure, rests_until: float | None, now: float) -> str:
-    """Of a worker that never was a member."""
+    """Return the message for a worker that failed before it became a member."""
     then = "another is started there"
     if rests_until is not None:
         rest = f"rests for {rests_until - now:.0f} s" if rests_until < math.inf else "is not used any more"
@@ -50,12 +50,12 @@ def failed(failure: Failure, rests_until: float | None, now: float) -> str:
 
 
 def end(why: str, failures: Sequence[Failure]) -> str:
-    """Return why the job has failed, with the table of failures if there are any."""
+    """Return why the job failed, followed by the table of failures if there are any."""
     return "\n".join([why, *([failure_table(failures)] if failures else [])])
 
 
 def failure_table(failures: Sequence[Failure]) -> str:
-    """Who failed, where and why: each cause before what followed from it."""
+    """Return a table of the failed workers. Each cause comes before the failures that followed from it."""
     rows = [("worker", "host", "slot", "why")]
     rows += [
         (str(one.birth), one.slot[0], str(one.slot[1]), one.why + (_CONSEQUENCE if one.blames_peer else ""))
@@ -75,7 +75,7 @@ def waiting(few: Waiting, timeout_s: float) -> str:
 
 
 def cut_off(cut: CutOff, slots: Mapping[int, Slot]) -> str:
-    """`slots`: where workers live, by birth id."""
+    """Return the message for workers that cannot reach each other. `slots` holds the workers' slots, by birth id."""
     going_on, waiting_ = (_on_hosts(births, slots) for births in (cut.going_on, cut.waiting))
     wait = "waits" if len(cut.waiting) == 1 else "wait"
     go = "goes" if len(cut.going_on) == 1 else "go"

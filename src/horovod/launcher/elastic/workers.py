@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workers of an elastic job as its launcher starts them: each by its birth id, its output forwarded under it."""
+"""Workers of an elastic job as its launcher starts them. Their output is forwarded under their birth ids."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ _NOT_STARTED = 127
 
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs. `env` holds everything but what makes one worker different from another."""
+    """Command and environment of all workers. `env` holds all variables that do not differ from worker to worker."""
 
     command: Sequence[str]
     env: Mapping[str, str]
-    env_of_host: Callable[[str], Mapping[str, str]] = lambda host: {}  # what only one host's workers have
+    env_of_host: Callable[[str], Mapping[str, str]] = lambda host: {}  # variables of one host's workers only
 
 
 class Workers:
-    """A WorkerPlacer over the launcher's trees of processes. `hosts`: filled in by birth id, for the placer."""
+    """WorkerPlacer that uses the launcher's process trees.
+
+    It adds the host of each worker to `hosts`, by birth id, where the placer reads it.
+    """
 
     def __init__(self, program: Program, placer: Placer, forwarder: OutputForwarder, hosts: dict[int, str]) -> None:
         self._program = program
@@ -50,14 +53,14 @@ class Workers:
         self._placer.signal(birth, number)
 
     def forward(self, number: int) -> None:
-        """Pass a user's signal on to the workers that run now."""
+        """Pass a user's signal on to the running workers."""
         for birth in self.running:
             self._placer.signal(birth, number)
 
     def signal_all(self, number: int) -> None:
-        """Those that are just being started too."""
+        """Send a signal to all workers, including those that are still being started."""
         self._sent = number
-        self._forwarder.read_out(self.running)  # whoever is to end must not be held up by a slow reader
+        self._forwarder.read_out(self.running)  # a slow reader must not delay workers that are about to end
         for birth in self.running:
             self._placer.signal(birth, number)
 
@@ -65,7 +68,10 @@ class Workers:
         return frozenset(self._hosts[birth] for birth in self.running)
 
     def heard(self, event: processes.Event) -> Ended | None:
-        """What that means for the driver. OSError if not even the first worker can be started."""
+        """Return the end of a worker that this event reports, if any.
+
+        Raise OSError if not even the first worker can start.
+        """
         match event:
             case processes.Started(birth, _):
                 self._has_started = True

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers print: read, tagged, written."""
+"""Output of the workers: reading, tagging and writing it."""

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forwards the workers' output, line by line, with a prefix for each rank; keeps the last lines for the post-mortem.
+"""Forwarding of the workers' output by line, with a prefix for each rank. It keeps the last lines for error reports.
 
-Of a line that is rewritten (a progress bar) a terminal shows the present state in place, everybody else the last one.
-
-One thread reads all pipes. While a reader of ours is behind, the pipes of what goes to it are left alone: the workers
-then wait for him, as they would if they wrote to him themselves, and nothing is lost.
+A terminal shows the current state of a rewritten line (a progress bar) in place; other readers get its last state. One
+thread reads all pipes. While a reader of the launcher's output is slow, the pipes that feed it are not read: the
+workers then wait, as if they wrote to the reader themselves, and no output is lost.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ LONGEST_LINE = 32 << 20
 _LONGEST_BAR = 1 << 14
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
-_LAST_BYTES = 1 << 18  # what is read of a worker that ends, whether our reader follows or not
+_LAST_BYTES = 1 << 18  # bytes read of a worker that ends, even if the reader is slow
 _STOP_LIMIT_S = 1.0
 _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class LineSplitter:
-    """Chunks of bytes to lines without their ends. A carriage return ends none: the next text overwrites that one.
+    """Splitter of bytes into lines. A carriage return ends no line, because the next text overwrites the current one.
 
-    A line of more than LONGEST_LINE bytes becomes several lines, for a program may print bytes without any end.
+    A line of more than LONGEST_LINE bytes is split, because a program may print without any newline.
     """
 
     def __init__(self) -> None:
-        self._rest = bytearray()  # has no end of a line: each byte is searched once
-        self._state = b""  # what the last carriage return stands behind
-        self._rewrites = False  # whether the line has a carriage return
+        self._rest = bytearray()  # contains no line end, so that each byte is searched once
+        self._state = b""  # text before the last carriage return
+        self._rewrites = False  # True if the line has a carriage return
 
     def feed(self, chunk: bytes) -> list[bytes]:
         lines = []
@@ -61,7 +60,7 @@ class LineSplitter:
             if not self._rewrites:
                 lines.append(text or self._state)
                 self._state = b""
-            elif text:  # a bar writes "\r" before its text or behind it, and blanks in order to vanish
+            elif text:  # a bar writes "\r" before or after its text, and blanks to erase itself
                 self._state = text if text.strip() else b""
         self._rest += chunk[start:]
         if len(self._rest) > LONGEST_LINE:
@@ -71,14 +70,14 @@ class LineSplitter:
 
     @property
     def bar(self) -> bytes | None:
-        """What a line that is being rewritten shows now, as far as a terminal may have room for it."""
+        """Return the current text of a line that is being rewritten, limited to what fits a terminal, or None."""
         if not self._rewrites:
             return None
         begin = bytes(self._rest[:_LONGEST_BAR])
         return (begin if begin.strip() else self._state[:_LONGEST_BAR]) or None
 
     def flush(self) -> list[bytes]:
-        """The last line, if it had no end."""
+        """Return the last line if it had no end."""
         rest = self._take_rest() or self._state
         self._state = b""
         self._rewrites = False
@@ -96,13 +95,13 @@ class OutputOptions:
     directory: str | None = None
     timestamps: bool = False
     colour: bool = False
-    tags: bool = True  # each line begins with its rank and stream
+    tags: bool = True  # prefix each line with rank and stream
     fold_tracebacks: bool = True
-    own_rank: int | None = None  # the only rank whose output is forwarded here; None: all
+    own_rank: int | None = None  # the only rank whose output is forwarded here; None means all ranks
 
 
 class _Stream:
-    """One pipe of one worker, and where what comes out of it goes."""
+    """One pipe of one worker, and the destinations of its output."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class _Stream:
         self.last_error = LastError()
         self.muted = False
         self.muted_lines = 0
-        self.beyond_bounds = 0  # bytes that may be read although a reader is behind
+        self.beyond_bounds = 0  # bytes that may be read although a reader is slow
         folds = name == "stderr" and options.fold_tracebacks
         self._folder = TracebackFolder(rank, tracebacks) if folds else None
         self._shown = shown
@@ -177,10 +176,14 @@ class _Stream:
 
 
 class OutputForwarder:
-    """`add` the pipes of each worker, `start`, and `stop` when the job is over."""
+    """Forwarder of the workers' output. Call `add` with the pipes of each worker, `start`, and finally `stop`."""
 
     def __init__(self, options: OutputOptions, output: UserOutput, on_read: Callable[[], None]) -> None:
-        """Opens the output files, OSError if that fails. `on_read` is called whenever a rank's output has ended."""
+        """Open the output files. Raise OSError if that fails.
+
+        Args:
+            on_read: Called whenever all output of a rank was read.
+        """
         self._files = _open_files(options, output)
         self._options = options
         self._output = output
@@ -213,17 +216,17 @@ class OutputForwarder:
             self._post(partial(self._selector.register, pipe, selectors.EVENT_READ, stream))
 
     def _file_for(self, rank: int, name: str) -> Sink | None:
-        """Of a worker beyond those that the job began with."""
+        """Return the file of a worker that joined after the start of the job."""
         if self._options.directory is None:
             return None
         return self._output.file(_path(self._options, rank, name))
 
     def read_out(self, ranks: Iterable[int]) -> None:
-        """They have ended or are about to: read their last words, within limits, even if our reader is behind."""
+        """Read the last output of ranks that have ended or are about to, within limits, even if a reader is slow."""
         self._post(partial(self._read_out, list(ranks)))
 
     def has_read(self, rank: int) -> bool:
-        """Whether all output of the rank was read."""
+        """Return True if all output of the rank was read."""
         return rank not in self._open
 
     @property
@@ -239,7 +242,7 @@ class OutputForwarder:
         return stream.last_error if stream is not None else LastError()
 
     def show_errors_only_of(self, rank: int) -> None:
-        """From now on the other ranks' stderr goes to the output files alone: one cause, not one traceback for each."""
+        """From now on write the other ranks' stderr only to the output files, so that the cause is not buried."""
         for stream in self._streams.values():
             stream.muted = stream.name == "stderr" and stream.rank != rank
 
@@ -255,11 +258,11 @@ class OutputForwarder:
         self._wake_receiver.close()
         self._wake_sender.close()
 
-    # Below: the forwarder's thread, and `stop` after it.
+    # Run by the forwarder's thread, and by `stop` after it.
 
     def _post(self, command: Callable[[], object]) -> None:
         self._commands.append(command)
-        with suppress(OSError):  # stopped already
+        with suppress(OSError):  # fails if stopped already
             self._wake_sender.send(b"\0", socket.MSG_DONTWAIT)
 
     def _mark_stopping(self) -> None:
@@ -319,7 +322,7 @@ class OutputForwarder:
 
 
 def wants_tags(asked: str | None) -> bool:
-    """`asked`: auto (or None), always or never."""
+    """Return True if lines get tags. `asked` is auto (or None), always or never."""
     return asked == "always" or (asked != "never" and not in_notebook())
 
 

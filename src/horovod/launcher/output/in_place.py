@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last line of a terminal: progress bars are rewritten there, and everything else appears above it.
+"""Last line of a terminal: progress bars are rewritten there, and all other output appears above it.
 
-Texts only; who writes them (writers.Sink) holds `lock` from asking for them to handing them over.
+This module only makes texts. The writer (writers.Sink) holds `lock` from getting a text until it has queued it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PLAIN = "\x1b[0m"
 _PARTS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|.", re.DOTALL)
 _USUAL_COLUMNS = 80
 
-Key = tuple[int, str]  # rank and stream; the lowest rank that has a bar is the one to be shown
+Key = tuple[int, str]  # rank and stream; the bar of the lowest rank is shown
 
 
 class InPlace:
-    """One line for the bars of all ranks: that of the lowest rank is shown, the others come back when it is done."""
+    """Line for the bars of all ranks. It shows the lowest rank's bar; others follow when that one is done."""
 
     def __init__(self, columns: Callable[[], int]) -> None:
         self.lock = threading.Lock()
@@ -30,14 +30,14 @@ class InPlace:
         self._shown = b""
 
     def set(self, key: Key, text: bytes | None) -> None:
-        """None: this bar is done, or was never there."""
+        """Set the text of a bar. None removes it."""
         if text is None:
             self._bars.pop(key, None)
         else:
             self._bars[key] = text
 
     def draw(self) -> bytes:
-        """What to write for the line to show what it should."""
+        """Return the bytes to write so that the line is up to date."""
         text = self._bars[min(self._bars)] if self._bars else b""
         if text == self._shown:
             return b""
@@ -45,14 +45,14 @@ class InPlace:
         return _CLEAR + fit(text, self._columns())
 
     def above(self, data: bytes) -> bytes:
-        """What to write for whole lines to appear above the last one."""
+        """Return the bytes to write so that whole lines appear above the last line."""
         before = _CLEAR if self._shown else b""
         self._shown = b""
         return before + data + self.draw()
 
 
 def of_terminal(descriptor: int) -> InPlace | None:
-    """None for what is not a terminal, or one that cannot rewrite a line."""
+    """Return the last line of a terminal, or None if the descriptor is no terminal or cannot rewrite a line."""
     if not os.isatty(descriptor) or os.environ.get("TERM", "dumb") == "dumb":
         return None
 
@@ -66,7 +66,7 @@ def of_terminal(descriptor: int) -> InPlace | None:
 
 
 def fit(text: bytes, columns: int) -> bytes:
-    """Cut to what fits into one row: of a line that wraps, only the last row could be rewritten."""
+    """Return the text cut to one row, because only the last row of a wrapped line could be rewritten."""
     room, kept = columns - 1, []
     styled = False
     for part in _PARTS.findall(text.decode(errors="replace")):

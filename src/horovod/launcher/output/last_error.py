@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traceback that tells why a worker failed, reduced to what its user wrote: for the summary of a failed job.
+"""The traceback that explains why a worker failed, reduced to the user's code, for the summary of a failed job.
 
-It reads the text of Python's tracebacks, those of chained exceptions, and those of faulthandler after a crash.
+It reads tracebacks of Python, of chained exceptions, and of faulthandler after a crash.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CHAINS = (
 )
 _FRAME = re.compile(r'  File "(?P<path>.+)", line (?P<line>\d+),? in (?P<where>.+)')
 _INDENTS = (b" ", b"\t")
-_RANK = re.compile(rb"\[rank\d+\]: ")  # torch.distributed puts it before each line of a traceback
+_RANK = re.compile(rb"\[rank\d+\]: ")  # torch.distributed adds this before each line of a traceback
 _MAX_KEPT = 8
 _MAX_LINES = 2000
-_MAX_CHARS = 1000  # errors of ours end with the remedy
-_MAX_FRAMES = 12  # of the user's own: a recursion has thousands
+_MAX_CHARS = 1000  # large, because errors of this package end with the remedy
+_MAX_FRAMES = 12  # frames of the user's own code, because a recursion has thousands
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](\w+)")
 _STANDARD_LIBRARY = os.path.join(sysconfig.get_path("stdlib"), "")
 _OUR_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -36,17 +36,17 @@ _OUR_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__fi
 
 @dataclass(frozen=True)
 class Traceback:
-    """One traceback, after those of the exceptions that led to it; without lines if there was none."""
+    """One traceback, including those of the exceptions that led to it. It has no lines if there was none."""
 
     lines: tuple[str, ...] = ()
 
     @property
     def error(self) -> str:
-        """The line that names the error, or an empty text."""
+        """Return the line that names the error, or an empty string."""
         return "" if not self.lines else self.lines[0] if self._is_crash else self.lines[-1]
 
     def summary(self) -> list[str]:
-        """Return the user's frames, the number of the others, and the error; no line if there is no traceback."""
+        """Return the user's frames, the number of the others, and the error. Without a traceback, return no lines."""
         lines = list(self.lines)
         if not lines:
             return []
@@ -63,14 +63,14 @@ class Traceback:
 
 @dataclass
 class LastError:
-    """Takes the lines of a worker's stderr, and keeps the last tracebacks in them."""
+    """Collector of a worker's stderr that keeps the last tracebacks."""
 
     _kept: deque[list[bytes]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     _is_inside: bool = False
-    _continues: bool = False  # the next traceback belongs to the last one that is kept
+    _continues: bool = False  # True if the next traceback continues the last one
 
     def feed(self, lines: list[bytes]) -> None:
-        """Take lines without their ends."""
+        """Take lines without their line ends."""
         for line in lines:
             prefix = _RANK.match(line)
             self._next(line[prefix.end() :] if prefix else line)
@@ -84,7 +84,7 @@ class LastError:
             self._is_inside, self._continues = True, False
         elif self._is_inside and len(self._kept[-1]) < _MAX_LINES:
             self._kept[-1].append(line)
-            # The line of the error ends a traceback; the one of a crash has parts for each thread.
+            # The error's line ends a traceback. A crash has one part for each thread.
             self._is_inside = not line or line.startswith((*_INDENTS, *_CRASHED_THREAD, _OTHER_THREAD))
         elif line in _CHAINS:
             self._continues = True
@@ -94,10 +94,10 @@ class LastError:
         return self._tracebacks()[-1] if self._kept else Traceback()
 
     def of(self, exception: str) -> Traceback:
-        """Return the last traceback of this exception, after which handlers of atexit may have printed others.
+        """Return the last traceback of this exception. Handlers of atexit may have printed others after it.
 
         Args:
-            exception: Its type's name and its text on one line, as far as they are known: "ValueError: no such file".
+            exception: Its type's name and its text on one line, as far as known: "ValueError: no such file".
         """
         kind = exception.partition(":")[0]
         alike = [one for one in self._tracebacks() if _without_module(one.error).partition(":")[0] == kind]
@@ -105,12 +105,12 @@ class LastError:
         return [Traceback(), *alike, *exact][-1]
 
     def _tracebacks(self) -> list[Traceback]:
-        kept = list(self._kept)  # another thread adds to it
+        kept = list(self._kept)  # copied, because another thread adds to it
         return [Traceback(tuple(line.decode(errors="replace") for line in list(lines))) for lines in kept]
 
 
 def _has_text(traceback: Traceback, exception: str) -> bool:
-    """Return True if the texts of both agree: a traceback has the first line alone, and the exception's may be cut."""
+    """Return True if the texts agree. A traceback has only the first line, and the exception's text may be cut."""
     shown = printable(_without_module(traceback.error))
     return exception.startswith(shown) or (exception.endswith(CUT) and shown.startswith(exception.removesuffix(CUT)))
 
@@ -129,7 +129,7 @@ class _Frame:
 
     @property
     def library(self) -> str:
-        """The package that a frame is in, empty for the user's own code."""
+        """Return the package that the frame is in, or an empty string for the user's code."""
         if found := _INSTALLED.search(self.path):
             return found[1]
         if self.path.startswith(_OUR_PACKAGE):
@@ -153,7 +153,10 @@ def _frames(lines: list[str]) -> list[_Frame]:
 
 
 def _folded(frames: list[_Frame]) -> list[str]:
-    """The user's frames with their sources, and a line for each run of others. Without any of them, the last frame."""
+    """Return the user's frames with their sources, and one line for each run of other frames.
+
+    If there are no frames of the user, return the last frame.
+    """
     own = [index for index, frame in enumerate(frames) if not frame.library] or [len(frames) - 1][: len(frames)]
     if len(own) > _MAX_FRAMES:
         own = [*own[: _MAX_FRAMES // 2], *own[-_MAX_FRAMES // 2 :]]
@@ -177,7 +180,7 @@ def _count(frames: list[_Frame]) -> list[str]:
 
 
 def _crash_summary(lines: list[str]) -> list[str]:
-    """faulthandler shows the innermost frame first, and all threads."""
+    """Return the summary of a crash. faulthandler shows the innermost frame first, and all threads."""
     start = next((index for index, line in enumerate(lines) if line.startswith(_names(_CRASHED_THREAD))), 0)
     end = next(
         (index for index in range(start + 1, len(lines)) if not lines[index].startswith("  ")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notebooks: whether this is one, and the text of its cells, which workers need for showing lines in tracebacks."""
+"""Notebook support: detection, and the text of cells, which workers need to show lines in tracebacks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _shell() -> Any:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook (of Jupyter, Colab, an editor)."""
+    """Return True if this process is the kernel of a notebook (Jupyter, Colab, an editor)."""
     return getattr(_shell(), "kernel", None) is not None
 
 
 def cell_sources() -> dict[str, list[str]]:
-    """Lines by file name of all code that is not in a file: cells, and what was typed at a prompt. The newest first."""
+    """Return by name the lines of all code outside files (cells, code typed at a prompt), newest first."""
     found: dict[str, list[str]] = {}
     room = _MOST_CHARACTERS
     for name, entry in reversed(list(linecache.cache.items())):
@@ -42,7 +42,7 @@ def cell_sources() -> dict[str, list[str]]:
 
 
 def with_cell_names(text: str) -> str:
-    """A traceback that says "Cell In[3]", as IPython does, where it names a file that is none."""
+    """Return a traceback with names such as "Cell In[3]" in place of files that do not exist."""
     name_of = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
     if name_of is None:
         return text
@@ -55,6 +55,6 @@ def with_cell_names(text: str) -> str:
 
 
 def learn_sources(sources: Mapping[str, list[str]]) -> None:
-    """In a worker: tracebacks find them as if they were files."""
+    """Register cell texts in a worker, so that tracebacks show their lines."""
     for name, lines in sources.items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)

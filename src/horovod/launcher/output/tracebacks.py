@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds to one line what would drown the cause: tracebacks about a lost peer, and those that another rank had too."""
+"""Folding of tracebacks that would hide the cause: those about a lost peer, and repeated ones."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MOST_KEPT = 100
 
 
 class ShownTracebacks:
-    """Which rank has shown which traceback first: one for all ranks of a job."""
+    """Record of the rank that first showed each traceback, shared by all ranks of a job."""
 
     def __init__(self) -> None:
         self._ranks: dict[tuple[bytes, ...], int] = {}
 
     def first_rank(self, lines: list[bytes], rank: int) -> int:
-        """The rank that had it first: maybe this one."""
+        """Return the rank that had this traceback first, which may be this one."""
         if len(self._ranks) >= _MOST_KEPT:
             self._ranks.clear()
         return self._ranks.setdefault(tuple(lines), rank)
 
 
 class TracebackFolder:
-    """Lines of one rank in, lines out. A traceback is held back until its last line says what kind it is."""
+    """Filter for the lines of one rank. It holds a traceback back until its last line shows what kind it is."""
 
     def __init__(self, rank: int, shown: ShownTracebacks) -> None:
         self._rank = rank

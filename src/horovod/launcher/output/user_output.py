@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job writes for its user: stdout, stderr and files; and how long it waits for their readers at the end."""
+"""Output of a job for its user (stdout, stderr, files), and how long to wait for readers at the end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from horovod.launcher.output.writers import (
     to_text,
 )
 
-# How long a reader may take nothing before what is left is dropped: who waits for a failure's exit code waits less.
+# Time without any read after which the rest is dropped. It is shorter after a failure, so that the exit code comes
+# soon.
 PATIENCE_AFTER_SUCCESS_S = 10.0
 PATIENCE_AFTER_FAILURE_S = 2.0
 _LAST_WORD_S = 0.5
 
 
 class UserOutput:
-    """`close` it when the job is over. Until then nothing here waits for a reader."""
+    """Output of a job. Call `close` when the job is over. No other method waits for a reader."""
 
     def __init__(
         self,
@@ -39,12 +40,17 @@ class UserOutput:
         are_one: bool = False,
         terminals: tuple[InPlace | None, InPlace | None] = (None, None),
     ) -> None:
-        """`are_one`: both go to the same place, where they must appear in order. `terminals`: which of them are one."""
+        """Create the writers.
+
+        Args:
+            are_one: Both streams go to one place, where their order must be kept.
+            terminals: The last lines of the streams that are terminals.
+        """
         out = Writer("stdout")
         err = out if are_one else Writer("stderr")
         self.stdout: Sink = out.sink(stdout, self._on_stdout_error)
         self.stderr: Sink = err.sink(stderr, self._on_stderr_error)
-        self.is_incomplete = False  # something could not be written, although a reader was there
+        self.is_incomplete = False  # True if something could not be written although there was a reader
         self.stdout.last_line = terminals[0]
         self.stderr.last_line = terminals[0] if are_one else terminals[1]
         self.writers = [out] if are_one else [out, err]
@@ -54,7 +60,7 @@ class UserOutput:
         self._by_path: dict[str, Sink] = {}
 
     def say(self, text: str) -> None:
-        """A word of the launcher itself."""
+        """Print a message of the launcher."""
         self.stderr.put(f"horovodrun: {text}\n".encode(errors="replace"))
 
     def _on_stdout_error(self, error: Exception) -> None:
@@ -68,9 +74,12 @@ class UserOutput:
         self.is_incomplete |= not _has_reader_left(error)
 
     def file(self, path: str) -> Sink:
-        """A new file; a job that is restarted goes on writing where it has been.
+        """Return a sink for a new file. A restarted job continues its file.
 
-        OSError if it cannot be written. If that turns out later, it is reported, and the job goes on.
+        Errors that appear later are reported, and the job goes on.
+
+        Raises:
+            OSError: The file cannot be opened.
         """
         if path in self._by_path:
             return self._by_path[path]
@@ -78,7 +87,7 @@ class UserOutput:
         self._descriptors.append(descriptor)
         if self._files is None:
             self._files = Writer("files")
-            self.writers.insert(0, self._files)  # the first to be drained: its last word goes to stderr
+            self.writers.insert(0, self._files)  # drained first, because its error message goes to stderr
         self._by_path[path] = self._files.sink(
             to_descriptor(descriptor), lambda error: self._on_file_error(path, error)
         )
@@ -89,7 +98,7 @@ class UserOutput:
         self.say(f"cannot write {path} any more: {error}")
 
     def close(self, went_well: bool) -> None:
-        """Give every reader the time it needs while it reads at all; say what was dropped to who still listens."""
+        """Wait for readers as long as they read, and report dropped output on stderr if its reader still reads."""
         patience_s = PATIENCE_AFTER_SUCCESS_S if went_well else PATIENCE_AFTER_FAILURE_S
         try:
             self._wait_for_readers(patience_s)
@@ -116,9 +125,9 @@ def _has_reader_left(error: Exception) -> bool:
 
 
 def fill_closed_descriptors() -> None:
-    """Open what the caller has closed of stdin, stdout and stderr, so that no socket or file of ours takes its number.
+    """Open those of stdin, stdout and stderr that the caller has closed, so that no other file takes their numbers.
 
-    Writing to it still fails with EBADF, because it is opened for reading only.
+    Writing to them still fails with EBADF, because they are opened for reading only.
     """
     for descriptor in range(3):
         try:
@@ -128,7 +137,7 @@ def fill_closed_descriptors() -> None:
 
 
 def output_of_process() -> UserOutput:
-    """To descriptors 1 and 2."""
+    """Return a UserOutput that writes to descriptors 1 and 2."""
     return UserOutput(
         to_descriptor(1),
         to_descriptor(2),
@@ -138,7 +147,7 @@ def output_of_process() -> UserOutput:
 
 
 def output_of_python() -> UserOutput:
-    """To sys.stdout and sys.stderr, whatever they are."""
+    """Return a UserOutput that writes to sys.stdout and sys.stderr, whatever objects they are."""
     stdout, stderr = sys.stdout, sys.stderr
     terminals = (_terminal(stdout), _terminal(stderr))
     return UserOutput(to_text(stdout), to_text(stderr), are_one=_are_one(stdout, stderr), terminals=terminals)
@@ -159,7 +168,10 @@ def _are_one(stdout: TextIO, stderr: TextIO) -> bool:
 
 
 def _open(path: str) -> int:
-    """Opening a named pipe would wait for its reader, without limit, so that one must be there already."""
+    """Open a file for writing.
+
+    A named pipe must have a reader already, because opening would otherwise wait for one.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)

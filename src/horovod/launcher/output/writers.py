@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing for readers who may be slow, stalled or gone: threads of their own write, nobody else ever waits for one.
+"""Threads that write to readers that may be slow, stalled or gone, so that no other thread waits for a reader.
 
     Sink.put --> Writer's queue --> Writer's thread --> Destination (a descriptor, or a text stream of Python)
 
-A queue that is full does not refuse: whoever feeds it looks at `is_full` and stops to produce.
+A full queue still accepts data: its producer must look at `is_full` and stop producing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import TextIO
 
 from horovod.launcher.output.in_place import InPlace, Key
 
-# Writes some of the bytes and returns how many; 0 if none could be written for a moment. An exception: never again.
+# Writes some of the bytes and returns how many, 0 if none could be written for now. An exception means never again.
 Destination = Callable[[memoryview], int]
 
 _FULL_BYTES = 1 << 20
 _ROOM_BYTES = _FULL_BYTES // 2
-_LOOK_S = 0.1  # how often a thread with a stalled reader looks whether it is to stop
-_PIECE = select.PIPE_BUF  # what a pipe takes at once when it takes anything
+_LOOK_S = 0.1  # interval at which a thread with a stalled reader checks whether it must stop
+_PIECE = select.PIPE_BUF  # size that a pipe takes at once if it takes anything
 
 
 class Sink:
-    """One destination of a writer. Silent once its reader is gone, so that `| head` does not end a job."""
+    """Destination of a writer. It drops data once its reader is gone, so that `| head` does not end a job."""
 
     def __init__(self, writer: Writer, destination: Destination, on_error: Callable[[Exception], None] | None) -> None:
         self._writer = writer
@@ -38,10 +38,10 @@ class Sink:
         self._on_error = on_error
         self._is_gone = False
         self.before_put: Callable[[], None] | None = None
-        self.last_line: InPlace | None = None  # of a terminal
+        self.last_line: InPlace | None = None  # only for a terminal
 
     def put(self, data: bytes) -> None:
-        """Whole lines."""
+        """Write whole lines, above the progress bar if there is one."""
         if self.before_put is not None:
             self.before_put()
         if self.last_line is None:
@@ -51,7 +51,7 @@ class Sink:
             self.put_quietly(self.last_line.above(data))
 
     def show_bar(self, key: Key, text: bytes | None) -> None:
-        """Rewrite a progress bar in the terminal's last line, None: end it. Elsewhere nobody sees bars."""
+        """Rewrite the progress bar in the terminal's last line; None ends it. Outside a terminal bars are not shown."""
         if self.last_line is None:
             return
         if text is not None and self.before_put is not None:
@@ -62,7 +62,7 @@ class Sink:
                 self.put_quietly(self.last_line.draw())
 
     def put_quietly(self, data: bytes) -> None:
-        """Without `before_put`."""
+        """Write data without calling `before_put`."""
         if data and not self._is_gone:
             self._writer.put(self, data)
 
@@ -71,12 +71,12 @@ class Sink:
         return self._writer.is_full and not self._is_gone
 
     def write(self, data: memoryview) -> int:
-        """By the writer's thread alone."""
+        """Write some of the data to the destination. Only the writer's thread calls this."""
         if self._is_gone:
             return len(data)
         try:
             return self.destination(data)
-        except Exception as error:  # a stream may be anybody's object, and raise anything
+        except Exception as error:  # a user's stream object may raise anything
             self._is_gone = True
             if self._on_error is not None:
                 self._on_error(error)
@@ -84,7 +84,7 @@ class Sink:
 
 
 class Writer:
-    """A thread with a queue, in the order of which it writes to any number of destinations."""
+    """Thread with a queue. It writes to any number of destinations, in the order of the queue."""
 
     def __init__(self, name: str) -> None:
         self._queue: deque[tuple[Sink, bytes]] = deque()
@@ -109,7 +109,7 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """How many bytes wait to be written."""
+        """Return the number of bytes that wait to be written."""
         return self._pending
 
     @property
@@ -117,11 +117,15 @@ class Writer:
         return self._pending >= _FULL_BYTES
 
     def tell_of_room(self, tell: Callable[[], None]) -> None:
-        """`tell` is called, in the writer's thread, when a queue that was full has room again."""
+        """Call `tell` in the writer's thread whenever a full queue has room again."""
         self._on_room.append(tell)
 
     def drain(self, patience_s: float, since: float) -> bool:
-        """Wait until all is written; False once the reader has taken nothing for so long, from `since` on."""
+        """Wait until all is written.
+
+        Return False if the reader takes nothing for `patience_s`, counted from its last read or from `since` if that is
+        later.
+        """
         with self._changed:
             while self._pending:
                 left = max(since, self._progress_at) + patience_s - time.monotonic()
@@ -131,7 +135,7 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """What was not written is dropped. A thread that is caught in a write stays behind; it does no harm."""
+        """Drop unwritten data and stop. A thread that is blocked in a write stays behind, which does no harm."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -170,7 +174,10 @@ class Writer:
 
 
 def to_descriptor(descriptor: int) -> Destination:
-    """Never waits for long, although the descriptor blocks: it is shared with others, who rely on that."""
+    """Return a destination that never blocks for long.
+
+    The descriptor stays blocking, because other processes share it.
+    """
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
 
@@ -180,14 +187,14 @@ def to_descriptor(descriptor: int) -> Destination:
         try:
             return os.write(descriptor, data[:_PIECE])
         except BlockingIOError:
-            time.sleep(_LOOK_S / 10)  # someone else made it non-blocking
+            time.sleep(_LOOK_S / 10)  # another process made it non-blocking
             return 0
 
     return write
 
 
 def to_text(stream: TextIO) -> Destination:
-    """To a text stream of Python: sys.stdout of a notebook is not descriptor 1."""
+    """Return a destination for a text stream of Python, because sys.stdout of a notebook is not descriptor 1."""
     descriptor = plain_descriptor(stream)
     if descriptor is not None:
         return to_descriptor(descriptor)
@@ -201,7 +208,10 @@ def to_text(stream: TextIO) -> Destination:
 
 
 def plain_descriptor(stream: TextIO) -> int | None:
-    """What a stream just passes on to. A thread that is caught in such a stream's lock would abort Python's exit."""
+    """Return the descriptor to which a stream directly writes, or None.
+
+    Writing to the descriptor avoids the stream's lock: a thread blocked in it would abort Python's exit.
+    """
     with suppress(AttributeError, OSError, ValueError):
         if type(stream) is io.TextIOWrapper and isinstance(getattr(stream.buffer, "raw", None), io.FileIO):
             stream.flush()

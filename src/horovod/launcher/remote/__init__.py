@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers on other hosts: how an agent is started there, what is said to it, and which addresses the hosts use."""
+"""Workers on other hosts: starting agents there, the protocol with them, and the hosts' addresses."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens more hosts for a job that has some already: those that can be used, and why the others cannot."""
+"""Opening of more hosts for a running job: those that can be used, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ from horovod.launcher.remote.probing import Address, Attempt, ProbeListener, own
 
 @dataclass(frozen=True)
 class Added:
-    """`choices`: the addresses of hosts that can be used, new and old, and LAUNCHER. `problems`: by host."""
+    """Result of opening more hosts.
+
+    `choices` holds the addresses of usable hosts, new and old, and of LAUNCHER; `problems` holds the reason for each
+    other host.
+    """
 
     choices: Mapping[str, Choice]
     problems: Mapping[str, str]
 
 
 def greet(remote: RemoteHosts, commands: Mapping[str, Sequence[str]], limit_s: float) -> dict[str, str]:
-    """Start agents on these hosts and wait until they answer; why some do not. Those are let go."""
+    """Start agents on these hosts and wait for their answers.
+
+    Return the problems of hosts that cannot be used, which are released.
+    """
     problems: dict[str, str] = {}
     for name, command in commands.items():
         try:
@@ -54,7 +61,11 @@ def choose_addresses(
     *,
     has_local_ranks: bool,
 ) -> Added:
-    """For hosts that were greeted. `settled`: the addresses that the job uses already, which stay as they are."""
+    """Choose addresses for hosts that were greeted. Release hosts that cannot be used.
+
+    Args:
+        settled: The addresses that the job uses already, which stay unchanged.
+    """
     old = [name for name in settled if name in remote.hosts and name not in new]
     candidates: dict[str, list[Address]] = {name: [settled[name].address] for name in old}
     candidates |= {name: candidates_of(remote.hosts[name], interfaces) for name in new}
@@ -65,7 +76,7 @@ def choose_addresses(
     if LAUNCHER not in accepted:
         accepted.append(LAUNCHER)
     choices, problems = {name: choice for name, choice in settled.items() if name in (*old, LAUNCHER)}, {}
-    for name in new:  # one by one, so that it is known which one is to blame
+    for name in new:  # one by one, to find out which host causes a problem
         if name not in attempts:
             problems[name] = remote.hosts[name].problem or "it did not try to reach the others in time"
             continue
@@ -90,7 +101,10 @@ def _tried(
     candidates: Mapping[str, Sequence[Address]],
     has_local_ranks: bool,
 ) -> dict[str, Sequence[Attempt]]:
-    """New hosts try to reach all others, and all others them; by who tried, of those who answer in time."""
+    """Let new hosts try to reach all others, and all others try to reach them.
+
+    Return the attempts of each host that answers in time.
+    """
     with closing(ProbeListener()) as listener:
         targets = listening(remote, [*old, *new], candidates)
         targets[LAUNCHER] = target_of(LAUNCHER, candidates, listener.port, listener.token)

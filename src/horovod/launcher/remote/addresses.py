@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which address each host is known by, chosen from what was tried. Pure."""
+"""Choice of the address by which each host is known, from the results of connection attempts. Pure functions only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Choice:
 
 
 def allowed(addresses: Sequence[Address], interfaces: Sequence[str]) -> list[Address]:
-    """Those of the interfaces that the user named, in the user's order; all if none was named."""
+    """Return the addresses on the interfaces that the user named, in that order, or all if none was named."""
     if not interfaces:
         return list(addresses)
     return [address for name in interfaces for address in addresses if address.interface == name]
@@ -25,9 +25,12 @@ def allowed(addresses: Sequence[Address], interfaces: Sequence[str]) -> list[Add
 def choose(
     candidates: Mapping[str, Sequence[Address]], attempts: Mapping[str, Sequence[Attempt]]
 ) -> tuple[dict[str, Choice], list[str]]:
-    """For each host the first candidate that all others reached (`attempts`: by who tried), and what is wrong.
+    """Return for each host the first address that all others reached, and the problems.
 
-    A host that nobody has to reach gets its first candidate.
+    A host that no other host has to reach gets its first address.
+
+    Args:
+        attempts: The attempts of each host that tried.
     """
     chosen: dict[str, Choice] = {}
     problems: list[str] = []

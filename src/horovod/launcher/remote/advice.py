@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about a host on which no agent could be started, by what ssh or the host said about it. Pure."""
+"""Advice about a host on which no agent could be started, based on the output of ssh or the host.
+
+Pure functions only.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ _SHOWN = 200
 
 
 class _Advice(NamedTuple):
-    pattern: str  # of one line
+    pattern: str  # matched against one line
     text: str
 
 
-# ssh is found by its own words, for "No such file" may be about a key, about Python or about a line in a login script.
-# Ordered from the cause to what follows from it: without its key file, ssh also says "Permission denied".
+# ssh is recognised by its own phrases, because "No such file" may be about a key, Python, or a login script. Causes
+# come before their consequences: without its key file, ssh also prints "Permission denied".
 _ADVICE = (
     _Advice(
         r"Identity file .* not accessible|no such identity|Load key .*: No such file",
@@ -66,12 +69,12 @@ _MISSING = re.compile(r"not found|no such file|cannot execute|exec format error|
 
 
 def advice_for(complaints: Sequence[str], command: Sequence[str], python: str) -> list[str]:
-    """Return the remedy that fits what was said, if there is one, and the command that shows the problem.
+    """Return the remedy that fits the output, if there is one, and the command that shows the problem.
 
     Args:
-        complaints: What ssh and the host have printed, line by line.
-        command: What should have started the agent.
-        python: The Python that it runs on the host.
+        complaints: What ssh and the host printed, line by line.
+        command: The command that was to start the agent.
+        python: The Python that the command runs on the host.
     """
     remedy = _remedy(complaints, python)
     return [*([remedy] if remedy else []), f"{TO_SEE_IT}{commands.to_try(command)}"]
@@ -87,10 +90,10 @@ def _remedy(complaints: Sequence[str], python: str) -> str | None:
 
 
 def require_program(command: Sequence[str]) -> None:
-    """Look for the program that reaches a host.
+    """Check that the program that reaches a host is installed.
 
     Raises:
-        FileNotFoundError: this machine lacks it; the text says what to do.
+        FileNotFoundError: This machine lacks it; the text says what to do.
     """
     name = commands.program_of(command)
     if shutil.which(name) is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher's hands on another host: `ssh host python -m horovod.runner.agent`.
+"""Agent of the launcher on another host: `ssh host python -m horovod.runner.agent`.
 
-It starts workers, passes signals on, sends their output back and tells who ended. All it knows comes through standard
-input; it opens no port, except while hosts try whether they reach each other, and how fast. When the input ends, or
-nothing was heard for ten seconds, it ends the workers: a host that nobody can reach frees itself.
+It starts workers, forwards signals, sends their output back and reports ended workers. All instructions come through
+standard input. It opens a port only while hosts test or measure their connections. When the input ends, or no message
+came for ten seconds, it ends the workers, so that a host that the launcher cannot reach becomes free.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from horovod.launcher.start.stop_signals import dropping
 
 
 class _Pipe:
-    """One output of one worker, which is read while the launcher takes what comes out of it."""
+    """One output pipe of one worker. It is read while the launcher takes its output."""
 
     def __init__(self, key: int, which: int, pipe: IO[bytes]) -> None:
         os.set_blocking(pipe.fileno(), False)
@@ -37,7 +37,7 @@ class _Pipe:
 
 
 class Agent:
-    """One job's workers on this host."""
+    """Agent for one job's workers on this host."""
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         os.set_blocking(incoming, False)
@@ -75,7 +75,7 @@ class Agent:
         self._flush()
         return 0
 
-    # What time and the other end do
+    # Time and the connection
 
     def _is_over(self) -> bool:
         if self._tree is None:
@@ -95,7 +95,7 @@ class Agent:
             self._become_orphan()
 
     def _become_orphan(self) -> None:
-        """Nobody wants this any more: end it, and throw away what nobody will read."""
+        """End the workers, and drop messages to the launcher, which is gone."""
         self._orphaned = True
         with suppress(KeyError, ValueError):
             self._selector.unregister(self._incoming)
@@ -145,7 +145,7 @@ class Agent:
             else:
                 self._selector.unregister(self._outgoing.descriptor)
 
-    # What the launcher asks for
+    # Requests of the launcher
 
     def _on_job(self, env: dict[str, str], folder: str) -> None:
         self._env = {**{name: value for name, value in os.environ.items() if name not in env}, **env}
@@ -154,7 +154,7 @@ class Agent:
         except OSError as error:
             self._tell("failed", f"cannot work in {folder}: {error.strerror}")
             return
-        os.environ["PATH"] = self._env.get("PATH", os.defpath)  # by which the guardian finds the workers' command
+        os.environ["PATH"] = self._env.get("PATH", os.defpath)  # the guardian finds the workers' command by this PATH
         self._tree = ProcessTree()
         self._selector.register(self._tree, selectors.EVENT_READ, self._on_tree)
         self._tell("ready")
@@ -181,7 +181,7 @@ class Agent:
             pipe.room += count
             self._watch(pipe)
 
-    # What the workers do
+    # Events of the workers
 
     def _on_tree(self) -> None:
         assert self._tree is not None
@@ -242,7 +242,7 @@ def main() -> int:
         facts = about_this_host()
         print(f"{facts['hostname']}: khorovod {facts['version']}, Python {facts['python']}, {facts['cores']} cores")
         return 0
-    # Whatever a library prints must not get between the messages.
+    # Redirect stdin and stdout, so that output of libraries does not get between the messages.
     incoming, outgoing = os.dup(0), os.dup(1)
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 0)

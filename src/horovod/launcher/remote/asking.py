@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to several agents at once; what counts are the answers of those who give one in time."""
+"""Questions to several agents at once. Only answers that come in time count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def candidates_of(host: Host, interfaces: Sequence[str]) -> list[Address]:
 def listening(
     remote: RemoteHosts, names: Sequence[str], candidates: Mapping[str, Sequence[Address]]
 ) -> dict[str, Target]:
-    """Where each of them can be tried, of those that say so in time."""
+    """Return where the hosts listen for connection attempts, for those that answer in time."""
     for name in names:
         remote.tell(name, "listen")
     found = answers(remote, names, "listening")
@@ -36,7 +36,7 @@ def ask_to_reach(remote: RemoteHosts, names: Sequence[str], targets: Mapping[str
 
 
 def reached(remote: RemoteHosts, names: Sequence[str]) -> dict[str, Sequence[Attempt]]:
-    """What came of it, by who tried. No host listens any more."""
+    """Return the attempts of each host that answers in time, and let all hosts stop listening."""
     found = answers(remote, names, "reached")
     for name in names:
         remote.tell(name, "reached_all")
@@ -44,7 +44,7 @@ def reached(remote: RemoteHosts, names: Sequence[str]) -> dict[str, Sequence[Att
 
 
 def answers(remote: RemoteHosts, names: Sequence[str], verb: str) -> dict[str, list[Any]]:
-    """Of those who give one in time."""
+    """Return the answers that come in time, by host."""
     asked = set(names)
     remote.wait(lambda host: host.name not in asked or (host.name, verb) in remote.answers, _ANSWER_LIMIT_S)
     return {name: remote.answers.pop((name, verb)) for name in names if (name, verb) in remote.answers}

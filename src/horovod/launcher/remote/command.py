@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that runs an agent on another host: ssh, or what stands in for it. Pure.
+"""Command that runs an agent on another host, by ssh or a replacement. Pure functions only.
 
-Nothing secret is in it: others can read command lines.
+It contains no secret, because other users can read command lines.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from horovod.common.own_programs import module_arguments
 from horovod.launcher.start.worker_environment import names_devices
 
-# Other hosts may have another version of khorovod, which has this path too: the launcher can then name both versions.
+# Other versions of khorovod have this path too, so the launcher can report a version mismatch.
 AGENT = "horovod.runner.agent"
 SSH_VARIABLE = "HOROVOD_SSH_COMMAND"
 _CONNECT_LIMIT_S = 10
-# Set in the pods of Kubeflow's MPI Operator, whose containers run no sshd.
+# Set in pods of Kubeflow's MPI Operator, whose containers run no sshd.
 KUBEXEC_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC_NAME = "kubexec.sh"
 
 
 @dataclass(frozen=True)
 class Reaching:
-    """How other hosts are reached."""
+    """Settings for reaching other hosts by ssh."""
 
     ssh: str = "ssh"
     port: int | None = None
@@ -49,30 +49,30 @@ def agent_command(python: str) -> list[str]:
 
 
 def blaunch_command(host: str, python: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the command that starts an agent through LSF, which set the host aside and bounds the workers there.
+    """Return the command that starts an agent through LSF, which set the host aside and limits the workers there.
 
-    No word has a blank or a quote, because a blaunch may put the words together to a line for a shell.
+    No word contains a blank or a quote, because some versions of blaunch join the words to a shell command.
     """
     command = ["blaunch", "-no-shell", host, python, "-m", AGENT]
     return without_variables(filter(names_devices, environ), command)
 
 
 def without_variables(names: Iterable[str], command: Sequence[str]) -> list[str]:
-    """Return the command without these variables in its environment, which srun and blaunch pass on to the host."""
+    """Return the command without these environment variables, which srun and blaunch would pass on to the host."""
     unset = [word for name in names for word in ("-u", name)]
     return ["env", *unset, *command] if unset else list(command)
 
 
 def remote_line(python: str, environ: Mapping[str, str]) -> str:
-    """For the login shell there, whichever it is."""
+    """Return the command line for the host's login shell, whichever shell that is."""
     words = agent_command(python)
-    if environ.get("PYTHONPATH"):  # the agent itself may be found only by it
+    if environ.get("PYTHONPATH"):  # the host may find the agent itself only by PYTHONPATH
         words = ["env", f"PYTHONPATH={environ['PYTHONPATH']}", *words]
     return "exec " + shlex.join(words)
 
 
 def program_of(command: Sequence[str]) -> str:
-    """Return the program that a command starts on this machine, behind what changes its environment."""
+    """Return the program that a command starts on this machine, skipping `env` and its options."""
     if command[0] != "env":
         return command[0]
     words = list(command[1:])
@@ -83,7 +83,7 @@ def program_of(command: Sequence[str]) -> str:
 
 
 def to_try(command: Sequence[str]) -> str:
-    """Return what a person types to see the problem: without BatchMode, so that ssh may ask, and with a short -m."""
+    """Return the command for a person who wants to see the problem: ssh may ask questions, and -m is short."""
     words = list(command)
     while "-o" in words:
         at = words.index("-o")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the launcher's variables go to another host. Pure."""
+"""Selection of the launcher's variables that are sent to another host. Pure functions only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from horovod.launcher.start.worker_environment import names_devices
 
-# They say where something is on one host: there the host's own are right.
+# Variables that describe one host. On another host its own values are right.
 _OF_ONE_HOST = frozenset(
     ("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_",
      "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "KRB5CCNAME", "WINDOWID", "TTY", "GPG_TTY",
@@ -15,7 +15,7 @@ _OF_ONE_HOST = frozenset(
      "SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
 )  # fmt: skip
 _OF_ONE_HOST_PREFIXES = ("SSH_", "XDG_", "SLURM_STEP", "SLURM_TOPOLOGY_ADDR", "SLURM_CPU_BIND", "SLURM_MEM_BIND")
-# Where Slurm gives a job GPUs they name those of one node.
+# In a Slurm job with GPUs, these list the GPUs of one node.
 _GPUS_OF_ONE_NODE = frozenset(("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"))
 _SLURMS_GPUS = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a launcher and its agent say to each other over standard input and output: length, then a msgpack array.
+"""Protocol between a launcher and its agent over standard input and output: a length, then a msgpack array.
 
-The first element is the verb. To the agent: job, start, signal, end, taken, listen, reach, reached_all, alive; for
-`hvd doctor`: examine, clock, measure; in an elastic job whose hosts may be cut off from each other: probe_listen,
-probe, probe_end. To the launcher: hello, ready, failed, started, refused, ended, output, closed, listening, reached,
-over, alive; examined, clock, measured; probe_listening, probed.
+The first element is the verb. To the agent: job, start, signal, end, taken, listen, reach, reached_all, alive; for `hvd
+doctor`: examine, clock, measure; in an elastic job whose hosts may be unable to reach each other: probe_listen, probe,
+probe_end. To the launcher: hello, ready, failed, started, refused, ended, output, closed, listening, reached, over,
+alive; examined, clock, measured; probe_listening, probed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-# Before it the shell of a login may have written whatever it likes.
+# A login shell may print anything before this.
 GREETING = b"\0khorovod agent 1\0"
 MOST_NOISE = 1 << 18
 LARGEST_FRAME = 1 << 24
 
 ALIVE_EVERY_S = 2.0
 SILENCE_LIMIT_S = 10.0
-# Of one pipe of one worker: this many bytes may be on their way to a reader who has not taken them.
+# Limit per output pipe of a worker on bytes that were sent but not yet taken by the reader.
 WINDOW = 1 << 18
 CHUNK = 1 << 16
 
 
 class FrameError(ValueError):
-    """The other end does not speak our language."""
+    """Error: the data is not a message of this protocol."""
 
 
 def pack(*message: Any) -> bytes:
@@ -38,7 +38,7 @@ def pack(*message: Any) -> bytes:
 
 
 class FrameReader:
-    """Bytes as they come to messages. `after_greeting`: whatever comes before it is noise, kept for error messages."""
+    """Decoder of bytes into messages. With `after_greeting`, data before the greeting is kept for error messages."""
 
     def __init__(self, *, after_greeting: bool) -> None:
         self._rest = bytearray()
@@ -46,7 +46,7 @@ class FrameReader:
         self.noise = b""
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
-        """FrameError if this can no longer become a message."""
+        """Yield the messages completed by this data. Raise FrameError if the data cannot become a message."""
         self._rest += data
         if not self._greeted and not self._find_greeting():
             return
@@ -83,7 +83,7 @@ def _message(body: bytes) -> list[Any]:
 
 
 class Outgoing:
-    """Bytes that wait for room in a descriptor that does not block."""
+    """Bytes that wait for room in a non-blocking descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -97,7 +97,7 @@ class Outgoing:
         self._bytes += data
 
     def write(self) -> int:
-        """As much as there is room for; how much that was. OSError if nobody reads any more."""
+        """Write as much as there is room for, and return how much. Raise OSError if the reader is gone."""
         written = 0
         with suppress(BlockingIOError):
             while self._bytes:

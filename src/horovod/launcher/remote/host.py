@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The near end of one agent: its process (ssh), what it said, what it is to be told, and its workers' output.
+"""Launcher's end of one agent: its process (ssh), its messages in both directions, and its workers' output.
 
-All of it belongs to the thread in hosts.py.
+All of it is used only in the thread that serves the hosts (serving.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class State(Enum):
 
 
 class WorkerPipe:
-    """The pipe from which the launcher reads one worker's output, filled with what the agent sends."""
+    """Pipe from which the launcher reads one worker's output. It is filled with what the agent sends."""
 
     def __init__(self, descriptor: int) -> None:
         self.outgoing = Outgoing(descriptor)
@@ -49,7 +49,10 @@ class WorkerPipe:
 
 
 class Host:
-    """`on_event` gets what happens to its workers, `on_answer` everything else that the agent says."""
+    """Connection to one agent.
+
+    `on_event` receives events of its workers, `on_answer` all other messages of the agent.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Host:
         self._on_answer = on_answer
         self._reader = FrameReader(after_greeting=True)
         self._errors: deque[bytes] = deque(maxlen=_LAST_LINES)
-        # In a session of its own: Ctrl-C at the terminal is for the launcher, which tells the agents what to do.
+        # A session of its own, so that Ctrl-C reaches only the launcher, which then tells the agents what to do.
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -95,7 +98,7 @@ class Host:
             self.outgoing.put(pack(*message))
 
     def hear(self) -> None:
-        """Read what the agent says."""
+        """Read and handle the agent's messages."""
         try:
             data = os.read(self.output, 1 << 20)
         except BlockingIOError:
@@ -113,7 +116,7 @@ class Host:
             self.lose(escaped(f"what it says is not understood: {error}"))
 
     def hear_errors(self) -> bool:
-        """Keep the last of what ssh and the agent complain about; False if there will be no more."""
+        """Keep the last lines that ssh and the agent wrote to stderr. Return False at its end."""
         try:
             data = os.read(self.errors, _LAST_BYTES)
         except BlockingIOError:
@@ -127,10 +130,10 @@ class Host:
         try:
             self.outgoing.write()
         except OSError:
-            pass  # its output ends too, and says why
+            pass  # reading its output fails too, and reports why
 
     def says_it_all(self) -> bool:
-        """Write whatever is to be said, if there is room for it soon; False if something is left."""
+        """Write pending messages if there is room soon. Return False if some are left."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while self.outgoing and (left := deadline - time.monotonic()) > 0:
             is_writable(self.outgoing.descriptor, left)
@@ -138,7 +141,7 @@ class Host:
         return not self.outgoing
 
     def lose(self, problem: str) -> None:
-        """Nothing more will be heard of it: its workers are lost."""
+        """Mark the host and its workers as lost."""
         if self.is_gone:
             return
         self.problem = problem
@@ -155,13 +158,13 @@ class Host:
             pipe.closed_there = True
 
     def close(self) -> None:
-        """Input that ends makes the agent end what is left, and then itself."""
+        """Close the agent's input, which makes it end its workers and then itself."""
         for file in self._files():
             with suppress(OSError):
                 file.close()
 
     def has_ended(self, limit_s: float) -> bool:
-        """Wait until the process of a host that was closed has ended, at most so long."""
+        """Return True if the process has ended; wait for that at most `limit_s` seconds."""
         return exit_code_of(self.process.pid, limit_s) is not None
 
     def reap(self) -> None:
@@ -212,7 +215,7 @@ class Host:
         self._on_answer(self, message)
 
     def _take_from_worker(self, message: list[Any]) -> bool:
-        """What a worker did or wrote; False for anything else."""
+        """Handle a message about a worker. Return False for any other message."""
         match message:
             case ["started", key, pid]:
                 self.starting.discard(key)
@@ -238,9 +241,9 @@ class Host:
 
 
 def _fit_to_show(message: Any) -> Any:
-    """Return a message of an agent with the control characters of its texts escaped, for messages to the user.
+    """Return a message with the control characters in its texts escaped, because they may be shown to the user.
 
-    What workers print comes as bytes, and is not changed.
+    Output of workers comes as bytes, which stay unchanged.
     """
     match message:
         case str():
@@ -253,10 +256,10 @@ def _fit_to_show(message: Any) -> Any:
 
 
 def end_processes(hosts: Sequence[Host], limit_s: float) -> None:
-    """End the processes of hosts that were closed, with what they have started, once they had this time to end.
+    """End the processes of closed hosts, and what they started, once they had `limit_s` seconds to end.
 
-    A host that has never answered loses every descendant of its process. Where an agent has answered, descendants in
-    sessions of their own may be a guardian and its workers, which it ends by itself.
+    If a host has never answered, all descendants of its process are killed. If its agent has answered, descendants in
+    other sessions may be a guardian and its workers, which the guardian ends by itself.
     """
     deadline = time.monotonic() + limit_s
     late = [host for host in hosts if not host.has_ended(max(0.0, deadline - time.monotonic())) or not host.facts]
@@ -267,5 +270,5 @@ def end_processes(hosts: Sequence[Host], limit_s: float) -> None:
 
 
 def silence_ends(host: Host) -> float | None:
-    """When an agent that has once spoken will have been silent for too long."""
+    """Return when an agent that has answered once counts as silent for too long, or None."""
     return host.heard + frames.SILENCE_LIMIT_S if host.state in (State.GREETED, State.READY) else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All agents of a job, served by one thread; what a Job sees of them is what it sees of a ProcessTree.
+"""Agents of a job, served by one thread. They offer a Job the interface of a ProcessTree.
 
-Nobody here waits for a host: what is asked for is written when there is room, and what happened comes as events.
+Only `wait` and `close` wait for hosts: messages are written when there is room, and results come as events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLOSE_LIMIT_S = 2.0
 
 
 class RemoteHosts:
-    """`commands`: by host, what starts its agent. Answers are waited for with `wait`."""
+    """Agents on other hosts. `commands` starts the agent of each host."""
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         self._thread = HostsThread(self)
@@ -35,12 +35,13 @@ class RemoteHosts:
         self._bell_receiver, self._bell_sender = socket.socketpair()
         self._bell_receiver.setblocking(False)
         self._changed = threading.Condition()
-        self.answers: dict[tuple[str, str], list[Any]] = {}  # by host and verb, the last one
+        self.answers: dict[tuple[str, str], list[Any]] = {}  # last answer by host and verb
         self._base_env: dict[str, dict[str, str]] = {}
         self._host_of: dict[int, Host] = {}
         self._is_closed = False
-        self.hosts: dict[str, Host] = {}  # replaced when hosts come or go, never changed: several threads read it
-        self._former: list[Host] = []  # that were let go and are not closed yet
+        # replaced when hosts come or go, but never modified, because several threads read it
+        self.hosts: dict[str, Host] = {}
+        self._former: list[Host] = []  # released hosts that are not closed yet
         self._coming_and_going = threading.Lock()
         try:
             for name, command in commands.items():
@@ -52,10 +53,10 @@ class RemoteHosts:
             raise
         self._thread.start()
 
-    # Hosts that come and go. From any thread
+    # Opening and releasing hosts, from any thread
 
     def open(self, name: str, command: Sequence[str]) -> None:
-        """Start an agent. OSError if this machine lacks the program for that."""
+        """Start an agent. Raise OSError if this machine lacks the program for that."""
         require_program(command)
         with self._coming_and_going:
             if self._is_closed:
@@ -65,7 +66,7 @@ class RemoteHosts:
         self._thread.post(partial(self._thread.listen_to, host))
 
     def let_go(self, name: str) -> None:
-        """End the agent, if it still answers, and forget the host: another agent may be started there."""
+        """End the agent if it still answers, and forget the host. Another agent may be started there."""
         with self._coming_and_going:
             host = self.hosts.get(name)
             if host is None:
@@ -78,7 +79,7 @@ class RemoteHosts:
     # Before the job
 
     def wait(self, is_done: Callable[[Host], bool], limit_s: float) -> None:
-        """Until that holds for every host, or the host is gone, or time is up."""
+        """Wait until `is_done` holds for every host that is not gone, or the time is over."""
         deadline = time.monotonic() + limit_s
         with self._changed:
             while not all(host.is_gone or is_done(host) for host in self.hosts.values()):
@@ -88,16 +89,16 @@ class RemoteHosts:
                 self._changed.wait(left)
 
     def tell(self, name: str, *message: Any) -> None:
-        """Nothing happens if the host was let go."""
+        """Send a message to an agent, unless the host was released."""
         if (host := self.hosts.get(name)) is not None:
             self._thread.post(partial(host.tell, *message))
 
     def begin(self, name: str, env: Mapping[str, str], folder: str) -> None:
-        """The environment that all workers of that host have, and where they work."""
+        """Send an agent the environment and the working directory of its host's workers."""
         self._base_env[name] = dict(env)
         self.tell(name, "job", dict(env), folder)
 
-    # What a Job asks of a ProcessTree
+    # Interface of a ProcessTree
 
     def fileno(self) -> int:
         return self._bell_receiver.fileno()
@@ -146,17 +147,17 @@ class RemoteHosts:
 
     @staticmethod
     def end_limit_s() -> float:
-        """How much longer than on this machine the end may take."""
+        """Return how many seconds longer the end may take than on this machine."""
         return _ROUND_TRIP_S
 
     def give_up(self) -> None:
-        """Do not wait for who does not answer: its agent ends by itself when it hears nothing more."""
+        """Mark all hosts as lost. An agent that receives nothing more ends by itself."""
         for host in self.every_host():
             self._thread.post(partial(host.lose, "it does not answer"))
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """While this process is about to be stopped, or is: it says nothing then, but the job is wanted."""
+        """Keep the agents alive while this process is suspended or about to be, and sends nothing itself."""
         resting, go_on = threading.Event(), threading.Event()
         self._thread.post(partial(self._thread.rest, resting, go_on))
         resting.wait(_ROUND_TRIP_S)
@@ -166,7 +167,7 @@ class RemoteHosts:
             go_on.set()
 
     def close(self) -> None:
-        """Agents that still run end their workers, and then themselves."""
+        """Close the connections. Agents that still run end their workers and then themselves."""
         with self._coming_and_going:
             self._is_closed = True
         self._thread.stop(_CLOSE_LIMIT_S)
@@ -178,7 +179,7 @@ class RemoteHosts:
         self._bell_sender.close()
         self._thread.close()
 
-    # On the thread that serves the hosts
+    # Run by the thread that serves the hosts
 
     def _start(self, host: Host, key: int, command: list[str], env: dict[str, str], pipes: Iterable[int]) -> None:
         for which, descriptor in enumerate(pipes):
@@ -186,7 +187,7 @@ class RemoteHosts:
         host.starting.add(key)
         if host.is_gone:
             problem, host.state = host.problem, State.READY
-            host.lose(problem)  # again, for this worker
+            host.lose(problem)  # lost again, so that the end of this worker is reported too
         host.tell("start", key, command, env)
 
     def _report(self, event: Event) -> None:
@@ -201,5 +202,5 @@ class RemoteHosts:
     def note_change(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        with suppress(OSError):  # whoever waits for the end of all hosts
+        with suppress(OSError):  # wake a thread that waits for the end of all hosts
             self._bell_sender.send(b"\0", socket.MSG_DONTWAIT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent finds out for the launcher: facts about its host, which hosts it reaches, and how fast."""
+"""Questions that an agent answers for the launcher: facts about its host, which hosts it reaches, and how fast."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from horovod.launcher.remote.frames import pack
 
 
 class Inquiries:
-    """The launcher's questions about a host and its network. What takes time is done in threads beside the workers.
+    """Answers to the launcher's questions about a host and its network. Slow work runs in threads beside the workers.
 
-    Register `bell` for reading: when it is readable, `take()` returns the answers of threads that are ready.
+    Register `bell` for reading: when it is readable, `take()` returns the finished answers of threads.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
-        """`tell` sends a message to the launcher, on the thread that serves the verbs."""
+        """Create the object. `tell` sends a message to the launcher, in the thread that serves the verbs."""
         self._tell = tell
         self._listener: Any = None
-        self._probed: Any = None  # the listener for a job that runs already
+        self._probed: Any = None  # the listener for probes of a running job
         self._found: deque[bytes] = deque()
         self.bell, self._ringer = socket.socketpair()
 
     def verbs(self) -> dict[str, Callable[..., None]]:
-        """Return by verb of the launcher the method that serves it."""
+        """Return the methods that serve the launcher's verbs."""
         return {
             "listen": self._on_listen,
             "reach": self._on_reach,
@@ -49,7 +49,7 @@ class Inquiries:
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def _on_listen(self, secret: bytes | None = None) -> None:
-        """For others to try our addresses; with a secret, for those who hold it to measure the way here."""
+        """Listen for other hosts: they try this host's addresses or, with a secret, measure the connection to it."""
         self._on_reached_all()
         if secret is None:
             from horovod.launcher.remote.probing import ProbeListener
@@ -71,7 +71,7 @@ class Inquiries:
         )
 
     def _on_probe_listen(self, number: int) -> None:
-        """For hosts of a running job that may be cut off from this one, until the end of this round of probing."""
+        """Listen for hosts of a running job that may be unable to reach this one, until this round of probes ends."""
         from horovod.launcher.remote.probing import ProbeListener
 
         self._on_probe_end()
@@ -105,7 +105,7 @@ class Inquiries:
         self._find(lambda: pack("examined", examination_of_this_host()))
 
     def _find(self, work: Callable[[], bytes]) -> None:
-        """Do the work in a thread, whose result is the answer."""
+        """Do the work in a thread. Its result is the answer."""
 
         def find() -> None:
             self._found.append(work())
@@ -114,7 +114,7 @@ class Inquiries:
         threading.Thread(target=find, name="horovod-find", daemon=True).start()
 
     def _on_reached_all(self) -> None:
-        """Everybody has tried what there was to try, or measured what there was to measure."""
+        """Stop listening, because all hosts have finished their attempts or measurements."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -137,7 +137,7 @@ def about_this_host() -> dict[str, Any]:
 
 
 def examination_of_this_host() -> dict[str, Any]:
-    """For `hvd doctor`."""
+    """Return the results of `hvd doctor`'s checks of this host."""
     from horovod.tools import gpus, machine
 
     sections = (machine.processor(), machine.limits(), machine.shared_memory(), machine.kernel())

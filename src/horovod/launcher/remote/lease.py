@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signs of life in the place of a launcher that is suspended (Ctrl-Z): another process sends them while it cannot.
+"""Signs of life on behalf of a suspended launcher (Ctrl-Z), sent by another process.
 
-That process ends with the launcher, and the signs with the machine: agents whose launcher is lost still notice.
+That process ends with the launcher, so agents whose launcher is lost still notice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _END_LIMIT_S = 2.0
 
 @contextmanager
 def kept(descriptors: Sequence[int]) -> Iterator[None]:
-    """While this is entered agents hear that they are wanted. `descriptors`: where nothing is half said."""
+    """Send signs of life to the agents while the context is active.
+
+    Args:
+        descriptors: The agents' descriptors, none of which has a partly written message.
+    """
     words = [frames.pack("alive").hex(), str(frames.ALIVE_EVERY_S), *map(str, descriptors)]
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
@@ -41,7 +45,7 @@ def kept(descriptors: Sequence[int]) -> Iterator[None]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=descriptors,
-        start_new_session=True,  # the terminal suspends only the launcher's own
+        start_new_session=True,  # in a session of its own, so that Ctrl-Z does not suspend it
     ) as keeper:
         try:
             yield

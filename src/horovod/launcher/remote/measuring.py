@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the way from this host to another is, tried out: round trips, then as many bytes as it takes.
+"""Measurement of the connection from this host to another: round trips, then bandwidth.
 
-Both ends first prove that they hold a secret that came to each through its agent's own connection. Once connected, a
+Both ends first prove that they hold a secret, which each received through its agent's connection. Once connected, a
 measurement takes a third of a second.
 """
 
@@ -28,7 +28,7 @@ from horovod.launcher.remote.probing import CONNECT_LIMIT_S, Listener
 
 ROUND_TRIPS_S = 0.1
 _MOST_ROUND_TRIPS = 200
-_RAMP_S = 0.05  # TCP finds its speed
+_RAMP_S = 0.05  # time for TCP to reach its full speed
 _WINDOW_S = 0.15
 _NOTHING_COMES_S = 0.3
 _ANSWER_LIMIT_S = 1.0
@@ -36,12 +36,12 @@ _DRAIN_S = 0.2
 _MOST_CONNECTIONS = 16
 _CHUNK = 1 << 20
 _PING, _FLOOD = b"p", b"f"
-_ANSWER = struct.Struct("!Qd")  # bytes, and in how many seconds they came
+_ANSWER = struct.Struct("!Qd")  # bytes received, and in how many seconds
 
 
 @dataclass(frozen=True)
 class Way:
-    """From one host to another. `problem` says why there are no figures, or not all of them."""
+    """Connection from one host to another. `problem` says why figures are missing."""
 
     round_trip_s: float | None = None
     bandwidth: float | None = None  # bytes per second
@@ -49,7 +49,7 @@ class Way:
 
 
 class MeasuringListener(Listener):
-    """The far end of measurements, for whoever holds the secret."""
+    """Receiving end of measurements. It serves only peers that hold the secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -82,7 +82,7 @@ class MeasuringListener(Listener):
 
 
 def measure(address: str, port: int, secret: bytes) -> Way:
-    """To the listener there."""
+    """Measure the connection to a MeasuringListener."""
     round_trip_s = None
     try:
         with socket.create_connection((address, port), CONNECT_LIMIT_S) as connection:
@@ -102,7 +102,7 @@ def measure(address: str, port: int, secret: bytes) -> Way:
 
 
 def _time_round_trips(connection: socket.socket) -> float:
-    """The median."""
+    """Return the median round trip time."""
     times: list[float] = []
     end = time.monotonic() + ROUND_TRIPS_S
     while not times or (len(times) < _MOST_ROUND_TRIPS and time.monotonic() < end):
@@ -119,7 +119,7 @@ def _answer_pings(connection: socket.socket) -> None:
 
 
 def _flood(connection: socket.socket) -> tuple[int, float]:
-    """Send until the other end says how much it got."""
+    """Send data until the other end reports how much it received and in how many seconds."""
     connection.sendall(_FLOOD)
     chunk = memoryview(bytearray(_CHUNK))
     answer = b""
@@ -143,7 +143,10 @@ def _flood(connection: socket.socket) -> tuple[int, float]:
 
 
 def _count(connection: socket.socket) -> tuple[int, float]:
-    """How much comes in how many seconds; all of it if that is over before TCP has found its speed."""
+    """Return how many bytes came in how many seconds, without the time in which TCP reached its speed.
+
+    If all data came in that time, return the total.
+    """
     buffer = bytearray(_CHUNK)
     total = early = 0
     begin = counted_from = time.monotonic()
@@ -168,7 +171,10 @@ def _count(connection: socket.socket) -> tuple[int, float]:
 
 
 def _drain(connection: socket.socket) -> None:
-    """Closing a connection with unread bytes resets it, and the answer might be lost."""
+    """Read the remaining bytes.
+
+    Closing a connection with unread bytes resets it, and the answer might be lost.
+    """
     buffer = bytearray(_CHUNK)
     end = time.monotonic() + _DRAIN_S
     while (left := end - time.monotonic()) > 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the hosts of a job: an agent on each, the same version everywhere, and an address by which each is reached."""
+"""Opening of a job's hosts: an agent of one version on each host, and an address at which each host is reached."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LAUNCHER = "the launcher's machine"
 
 
 class HostsError(CannotRunError):
-    """Hosts that cannot be used, and why."""
+    """Error: hosts cannot be used. The text gives the reasons."""
 
 
 @dataclass(frozen=True)
 class OpenHosts:
-    """Agents that wait for work, and the chosen addresses: of every remote host, and LAUNCHER."""
+    """Agents that wait for work, and the chosen address of each remote host and of LAUNCHER."""
 
     remote: RemoteHosts
     choices: Mapping[str, Choice]
@@ -35,7 +35,11 @@ class OpenHosts:
 def open_hosts(
     host_commands: Mapping[str, Sequence[str]], interfaces: Sequence[str], limit_s: float, *, has_local_ranks: bool
 ) -> OpenHosts:
-    """HostsError names every host that did not answer. The caller closes `remote`."""
+    """Start the agents and choose addresses. The caller closes `remote`.
+
+    Raises:
+        HostsError: Some hosts did not answer or cannot reach each other; the text names them.
+    """
     remote = RemoteHosts(host_commands)
     try:
         remote.wait(lambda host: host.state is not State.CONNECTING, limit_s)
@@ -50,7 +54,7 @@ def open_hosts(
 
 @dataclass(frozen=True)
 class Silence:
-    """Why no agent could be started on a host: in a word, what was said about it there, and what to do."""
+    """Explanation why no agent could be started on a host: the reason, the output of ssh and the host, and advice."""
 
     reason: str
     complaints: Sequence[str]
@@ -61,7 +65,7 @@ class Silence:
 
 
 def silence_of(host: Host, limit_s: float) -> Silence | None:
-    """None if its agent has answered and is still there."""
+    """Return why a host's agent does not answer, or None if it has answered and is still there."""
     if host.state not in (State.CONNECTING, State.LOST):
         return None
     waited = f"no answer within {limit_s:g} s (--start-timeout)"

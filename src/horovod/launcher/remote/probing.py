@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who can reach whom, tried out: a listener that proves who it is, and connections to the listeners of other hosts.
+"""Test of which hosts reach each other: a listener that proves its identity, and connections to other listeners.
 
-An address may be that of another machine here than there (every Docker host has a 172.17.0.1), so a connection counts
-only if the one who was meant answers.
+One address may belong to different machines on different hosts (every Docker host has a 172.17.0.1), so a connection
+counts only if the intended host answers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 CONNECT_LIMIT_S = 2.0
 _TOKEN_BYTES = 16
-_MAX_AT_ONCE = 512  # connections: processes may have 1,024 descriptors
+_MAX_AT_ONCE = 512  # connections; a process may have only 1,024 descriptors
 
 
 @dataclass(frozen=True)
 class Address:
-    """An address of a host, on the interface that has it there."""
+    """Address of a host, and the interface that has it."""
 
     interface: str
     text: str
@@ -38,7 +38,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Target:
-    """A listener on another host, and the addresses it may have."""
+    """Listener on another host, and the addresses it may have."""
 
     host: str
     addresses: tuple[str, ...]
@@ -48,7 +48,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of one address. `problem` is empty if it was reached."""
+    """Result for one address. `problem` is empty if the address was reached."""
 
     host: str
     address: str
@@ -57,7 +57,7 @@ class Attempt:
 
 
 class Listener:
-    """A port on all addresses of this host, until it is closed. A thread calls `take` with each connection."""
+    """Open port on all addresses of this host. A thread calls `take` with each connection."""
 
     def __init__(self, take: Callable[[socket.socket], None]) -> None:
         self._take = take
@@ -81,7 +81,7 @@ class Listener:
 
 
 class ProbeListener(Listener):
-    """Answers each connection with its token."""
+    """Listener that answers each connection with its token."""
 
     def __init__(self) -> None:
         self.token = secrets.token_bytes(_TOKEN_BYTES)
@@ -93,7 +93,7 @@ class ProbeListener(Listener):
 
 
 def reach(targets: Sequence[Target], limit_s: float = CONNECT_LIMIT_S) -> list[Attempt]:
-    """Try all addresses of all targets at once, each for so long. Beyond _MAX_AT_ONCE, some wait for others to end."""
+    """Try all addresses of all targets at once, each for `limit_s` seconds. Beyond _MAX_AT_ONCE, some start later."""
     probes = [_Probe(target, address) for target in targets for address in target.addresses]
     waiting, open_probes = deque(probes), set[_Probe]()
     with selectors.DefaultSelector() as selector:
@@ -161,21 +161,21 @@ class _Probe:
         seconds = elapsed_s if problem or self._connected_after_s is None else self._connected_after_s
         self.attempt = Attempt(self._target.host, self._address, seconds, problem)
         if self._socket is not None:
-            with suppress(KeyError):  # it was refused before it could be registered
+            with suppress(KeyError):  # fails if it was refused before it was registered
                 self._selector.unregister(self._socket)
             self._socket.close()
 
 
 def _check(number: int) -> None:
-    """Raise OSError if this is an error of a connection that is being made."""
+    """Raise OSError if this is the error number of a failed connection."""
     if number not in (0, errno.EINPROGRESS):
         raise OSError(number, os.strerror(number))
 
 
 def own_addresses() -> list[Address]:
-    """All addresses of this machine at which others might find it: IPv4 first, last those that only it can reach.
+    """Return the addresses of this machine at which others may reach it: IPv4 first, loopback last.
 
-    Even these may do: hosts of a test may be names for one machine, without any network.
+    Loopback addresses are included, because all hosts of a test may be names of one machine without a network.
     """
     import psutil
 
@@ -191,5 +191,5 @@ def own_addresses() -> list[Address]:
 def _listen_everywhere() -> socket.socket:
     try:
         return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
-    except (OSError, ValueError):  # no IPv6 here
+    except (OSError, ValueError):  # this machine has no IPv6
         return socket.create_server(("", 0), backlog=128)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the hosts of a running job try whether they still reach each other, in a round of a few seconds at most."""
+"""Test of whether the hosts of a running job still reach each other, in rounds of a few seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from horovod.launcher.remote.opening import LAUNCHER
 from horovod.launcher.remote.probing import ProbeListener, Target, reach
 
 ROUND_S = 3.0
-LISTEN_S = 1.2  # of a round: for all hosts to say where they listen
-CONNECT_S = 1.5  # for connections; the rest is for the answers to arrive
+LISTEN_S = 1.2  # part of a round in which all hosts report where they listen
+CONNECT_S = 1.5  # part of a round for connections; the rest is for the answers to arrive
 
 HostPair = tuple[str, str]
 
@@ -31,10 +31,10 @@ def find_cuts(
 
     Args:
         remote: The agents of the other hosts.
-        choices: The addresses that the job uses, by host. A host that was lost has none any more.
-        elsewhere: Hosts that have or had an agent. All others are names for the launcher's machine, which probes too.
-        number: The number of the round: late answers to another one are dropped.
-        pairs: The pairs of hosts that are to try.
+        choices: The addresses that the job uses, by host. A lost host has no address any more.
+        elsewhere: Hosts that have or had an agent. All others are names of the launcher's machine, which probes too.
+        number: The number of the round. Late answers to another round are dropped.
+        pairs: The pairs of hosts to test.
     """
     agent_of = {host: host if host in elsewhere else LAUNCHER for pair in pairs for host in pair}
     ways = {(agent_of[one], agent_of[other]) for pair in pairs for one, other in (pair, pair[::-1])}
@@ -51,7 +51,7 @@ def find_cuts(
 def _reached(
     remote: RemoteHosts, choices: Mapping[str, Choice], number: int, ways: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return those of the ways, from one host to another, that are open."""
+    """Return the pairs of `ways` whose first host reaches the second."""
     deadline = time.monotonic() + ROUND_S
     names = sorted({name for way in ways for name in way} - {LAUNCHER})
     addresses = {name: choices[name].address.text for name in (*names, LAUNCHER) if name in choices}
@@ -89,7 +89,7 @@ def _listening(remote: RemoteHosts, names: Sequence[str]) -> Iterator[None]:
 def _answers(
     remote: RemoteHosts, names: Sequence[str], verb: str, number: int, deadline: float
 ) -> dict[str, list[Any]]:
-    """Return what the agents say to this question until then, by host."""
+    """Return the agents' answers to this question, by host, as far as they come before the deadline."""
 
     def has_answered(name: str) -> bool:
         answer = remote.answers.get((name, verb))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that serves the connections to all agents of a job: it reads, writes, and notices silence."""
+"""Thread that serves the connections to all agents of a job: it reads, writes, and detects silent agents."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from horovod.launcher.remote.host import Host, State, end_processes, silence_end
 
 
 class Hosts(Protocol):
-    """The hosts that a HostsThread serves."""
+    """Hosts that a HostsThread serves."""
 
     def every_host(self) -> list[Host]:
-        """Return all hosts that are not closed, also those that were let go."""
+        """Return all hosts that are not closed, including released ones."""
 
     def former_hosts(self) -> list[Host]:
-        """Return the hosts that were let go and are not closed yet."""
+        """Return the released hosts that are not closed yet."""
 
     def forget(self, host: Host) -> None:
-        """Drop a former host, which is closed."""
+        """Drop a released host that is closed."""
 
     def note_change(self) -> None:
         """Wake the threads that wait for an answer or for the end of a host."""
 
 
 class HostsThread:
-    """One thread that does what other threads post, and serves the agents. Nothing in it waits for a single host."""
+    """Thread that runs posted commands and serves the agents. It never waits for a single host."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -51,35 +51,38 @@ class HostsThread:
         self._thread.start()
 
     def stop(self, limit_s: float) -> None:
-        """Ask the thread to end, and wait for that at most so long."""
+        """Ask the thread to end, and wait for that at most `limit_s` seconds."""
         self.post(self._mark_stopping)
         self._thread.join(limit_s)
 
     def close(self) -> None:
-        """Close what the thread waits for. Call `stop` and close the hosts before."""
+        """Close the thread's descriptors. Call `stop` and close the hosts before."""
         self._wake_receiver.close()
         self._wake_sender.close()
         self._selector.close()
 
     def post(self, command: Callable[[], object]) -> None:
-        """Let the thread call `command`. Call from any thread."""
+        """Let the thread call `command`. Any thread may call this."""
         self._posted.append(command)
         with suppress(OSError):
             self._wake_sender.send(b"\0", socket.MSG_DONTWAIT)
 
     def listen_to(self, host: Host) -> None:
-        """Read from now on what the agent sends. Post this."""
+        """Start reading what the agent sends. Runs in the thread: post it."""
         self._selector.register(host.output, selectors.EVENT_READ, partial(self._hear, host))
         self._selector.register(host.errors, selectors.EVENT_READ, partial(self._hear_errors, host))
 
     def let_go(self, host: Host) -> None:
-        """End the agent, or the attempt to start it. Post this."""
+        """End the agent, or the attempt to start it. Runs in the thread: post it."""
         if host.state is State.CONNECTING:
             host.lose("it was let go")
         host.tell("end", 0.0)
 
     def rest(self, resting: threading.Event, go_on: threading.Event) -> None:
-        """Let other processes keep the agents alive until `go_on` is set; set `resting` once they do. Post this."""
+        """Let another process keep the agents alive until `go_on` is set. Runs in the thread: post it.
+
+        Set `resting` once the other process does that.
+        """
         places = [
             host.outgoing.descriptor for host in self._hosts.every_host() if not host.is_gone and host.says_it_all()
         ]
@@ -87,7 +90,7 @@ class HostsThread:
             resting.set()
             go_on.wait()
         for host in self._hosts.every_host():
-            host.heard = time.monotonic()  # nobody has listened
+            host.heard = time.monotonic()  # nothing was read meanwhile, so the agents are not silent
 
     def _run_posted(self) -> None:
         with suppress(BlockingIOError):
@@ -119,12 +122,12 @@ class HostsThread:
             self._forget_former()
 
     def _time_left(self, said: float) -> float:
-        """Until something must be said, or a host has been silent for too long."""
+        """Return the seconds until a sign of life is due or a host has been silent for too long."""
         limits = [deadline for host in self._hosts.every_host() if (deadline := silence_ends(host)) is not None]
         return max(0.0, min([said + ALIVE_EVERY_S, *limits]) - time.monotonic())
 
     def _look_after(self, host: Host) -> None:
-        """Write what can be written, and watch for room where there was none."""
+        """Write what can be written, and watch descriptors that have no room."""
         host.write()
         self._watch_room(host.outgoing.descriptor, bool(host.outgoing) and not host.is_gone)
         for place, pipe in list(host.pipes.items()):
@@ -132,7 +135,7 @@ class HostsThread:
             try:
                 taken = pipe.outgoing.write()
             except OSError:
-                broken = True  # the launcher reads it no more
+                broken = True  # the launcher does not read it any more
             if taken:
                 host.tell("taken", *place, taken)
                 host.write()
@@ -160,11 +163,11 @@ class HostsThread:
             self._ignore(host.errors)
 
     def _ignore(self, descriptor: int) -> None:
-        with suppress(KeyError):  # it is ignored already
+        with suppress(KeyError):  # fails if it is ignored already
             self._selector.unregister(descriptor)
 
     def _forget_former(self) -> None:
-        """Close the hosts that were let go, once they have ended and all that their workers printed was read."""
+        """Close released hosts that have ended and whose workers' output was read completely."""
         for host in [host for host in self._hosts.former_hosts() if host.is_gone and not host.pipes]:
             self._ignore(host.output)
             self._ignore(host.errors)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that start agents. Each leads a session. Ending it ends every process of that session.
+"""Processes that start agents, each of which leads a session. Ending one ends every process of its session.
 
-Such a process may be a script around ssh, and then ssh is its child. The number of a leader stands for its session only
-until the leader is waited for, so nothing here waits for one.
+Such a process may be a script around ssh, so that ssh is its child. A leader's pid identifies its session only until
+the leader is reaped, so this module does not reap any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from horovod.launcher.start.guardian import descendants, relations
 
-_KILL_LIMIT_S = 2.0  # a process that sleeps in the kernel outlives SIGKILL
+_KILL_LIMIT_S = 2.0  # a process that sleeps in the kernel may outlive SIGKILL
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.0005, 0.05
 
 
@@ -26,11 +26,11 @@ def kill_group(leader: int) -> None:
 
 
 def kill_sessions(leaders: Collection[int], with_descendants: Collection[int] = ()) -> None:
-    """Send SIGKILL to every process of these sessions until all have ended; wait at most two seconds for that.
+    """Send SIGKILL to every process of these sessions until all have ended, for at most two seconds.
 
     Args:
         leaders: The leaders of the sessions.
-        with_descendants: Those of the leaders whose descendants in other sessions must end too.
+        with_descendants: The leaders whose descendants in other sessions must end too.
     """
     deadline = time.monotonic() + _KILL_LIMIT_S
     while found := {pid for pid, _, session in relations() if session in leaders} | descendants(*with_descendants):
@@ -43,10 +43,10 @@ def kill_sessions(leaders: Collection[int], with_descendants: Collection[int] = 
 
 
 def exit_code_of(leader: int, limit_s: float = 0.0) -> int | None:
-    """Return the exit code of a child, or minus the signal that killed it; None if it runs on for this long.
+    """Return the exit code of a child, or minus the signal that killed it; None if it still runs after `limit_s`.
 
-    The code of a child that is gone already is unknown, and taken for 0, as subprocess does: the kernel keeps no code
-    if SIGCHLD is ignored, and a program may wait for all its children.
+    If the child was already reaped, its code is unknown, and 0 is returned, as subprocess does. This happens if SIGCHLD
+    is ignored or if a program waits for all its children.
     """
     deadline, pause_s = time.monotonic() + limit_s, _MIN_PAUSE_S
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hvd doctor` wants to know of hosts: an agent on each tells about it, and they measure the ways between them.
+"""Survey of hosts for `hvd doctor`: an agent on each host examines it, and the agents measure the connections.
 
-Unlike the start of a job this goes on with the hosts that answer.
+Unlike the start of a job, it continues without the hosts that do not answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from horovod.launcher.remote.probing import Attempt
 
 _CLOCK_ROUNDS = 5
 
-Pair = tuple[str, str]  # from, to
+Pair = tuple[str, str]  # from host, to host
 
 
 @dataclass(frozen=True)
 class Offset:
-    """By how much a clock is ahead of this machine's, in seconds, and how wrong that may be."""
+    """Difference of a clock to this machine's in seconds (positive if ahead), and the largest possible error."""
 
     seconds: float
     error: float
@@ -37,7 +37,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """One host. `facts`: of the agent's hello; `examination`: what else it found there."""
+    """Results for one host. `facts` come with the agent's hello, `examination` holds its checks."""
 
     silence: Silence | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Surveyed:
 
 @dataclass(frozen=True)
 class Survey:
-    """`problems`: of hosts that do not reach each other."""
+    """Results for all hosts. `problems` describes hosts that cannot reach each other."""
 
     hosts: Mapping[str, Surveyed]
     ways: Mapping[Pair, Way]
@@ -63,7 +63,12 @@ def survey(
     without_ranks: Collection[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Survey:
-    """`without_ranks`: hosts that must be reached, but need not reach others. `say` is told what is being done."""
+    """Survey the hosts.
+
+    Args:
+        without_ranks: Hosts that must be reached, but need not reach others.
+        say: Receives messages about the progress.
+    """
     with closing(RemoteHosts(host_commands)) as remote:
         say(f"starting agents on {len(host_commands)} hosts")
         remote.wait(lambda host: host.state is not State.CONNECTING, limit_s)
@@ -88,7 +93,7 @@ def is_same_version(facts: Mapping[str, Any]) -> bool:
 
 
 def rounds(names: Sequence[str]) -> Iterator[list[Pair]]:
-    """All ordered pairs, in rounds in which nobody has more than one partner: a tournament, there and back."""
+    """Yield all ordered pairs, in rounds in which each name has at most one partner, as in a tournament."""
     circle: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     half = len(circle) // 2
     for _ in range(len(circle) - 1):
@@ -101,7 +106,7 @@ def rounds(names: Sequence[str]) -> Iterator[list[Pair]]:
 
 
 def offset_between(before: float, there: float, after: float) -> Offset:
-    """Of a clock that was read somewhen between two readings of ours."""
+    """Return the offset of a clock that was read between two readings of this machine's clock."""
     return Offset(there - (before + after) / 2, (after - before) / 2)
 
 
@@ -112,7 +117,7 @@ def _examine(remote: RemoteHosts, names: Sequence[str]) -> dict[str, Mapping[str
 
 
 def _offset(remote: RemoteHosts, name: str) -> Offset | None:
-    """The quickest of several answers is the one to believe."""
+    """Return the offset of a host's clock from the quickest of several answers, which has the smallest error."""
     found: list[Offset] = []
     for number in range(_CLOCK_ROUNDS):
         before = time.time()
@@ -140,7 +145,7 @@ def _choose(
 def _ways_to_try(
     names: Sequence[str], attempts: Mapping[str, Sequence[Attempt]], choices: Mapping[str, Choice]
 ) -> dict[Pair, str | None]:
-    """By which address: the chosen one, or one that this host can reach even though another cannot."""
+    """Return the address to use for each pair: the chosen one, or one that only this host reaches, or None."""
     found: dict[Pair, str | None] = {}
     for start in names:
         for end in names:

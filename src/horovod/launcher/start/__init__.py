@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where and how the processes of a job start, run and end."""
+"""Start, supervision and end of a job's processes."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that a batch system has set aside for this job: what -np and -H mean when they are left out.
+"""Hosts that a batch system has set aside for this job: the defaults for -np and -H.
 
-Pure, but for a file that LSF may name.
+The functions are pure, except that one reads a file that LSF may name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _REPEATED = re.compile(r"([0-9]{1,7})(?:\(x([0-9]{1,7})\))?")
 
 @dataclass(frozen=True)
 class Allocation:
-    """`source` says whose it is. No host is named if only a number is known, which is then this machine's."""
+    """Allocation of a batch system.
+
+    `hosts` is empty if only the number of processes is known; they then run on this machine.
+    """
 
     source: str
     processes: int
@@ -34,12 +37,15 @@ def inside_lsf(environ: Mapping[str, str]) -> bool:
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """None outside a batch job, or if it does not say how many. ValueError for what cannot be understood."""
+    """Return the batch job's allocation, or None if there is none or it has no size.
+
+    Raise ValueError if it is invalid.
+    """
     return _of_lsf(environ) if inside_lsf(environ) else _of_slurm(environ)
 
 
 def default_processes(environ: Mapping[str, str]) -> int | None:
-    """-np, if the batch system gives it; None if it must be given."""
+    """Return the default for -np that the batch system gives, or None if there is none."""
     found = find_allocation(environ)
     return found.processes if found is not None else None
 
@@ -49,7 +55,7 @@ def _of_lsf(environ: Mapping[str, str]) -> Allocation | None:
     hosts = [
         HostInfo(name, _number("LSB_MCPU_HOSTS", count)) for name, count in zip(words[::2], words[1::2], strict=False)
     ] or _of_lsf_file(environ)
-    # Where jobs are submitted to a node for launching alone, that node has one slot and is named first.
+    # Some clusters submit jobs to a launch node, which has one slot and is named first. It runs no ranks.
     if environ.get("CSM_ALLOCATION_ID") and len(hosts) > 1 and hosts[0].slots == 1:
         del hosts[0]
     given = environ.get("LSB_DJOB_NUMPROC")
@@ -58,7 +64,7 @@ def _of_lsf(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _of_lsf_file(environ: Mapping[str, str]) -> list[HostInfo]:
-    """A line for each slot; of the two files the first leaves out a node for launching alone."""
+    """Return the hosts of LSF's file, which has one line per slot. The first of the two files omits a launch node."""
     for name in ("LSB_DJOB_RANKFILE", "LSB_DJOB_HOSTFILE"):
         with suppress(OSError, UnicodeError), open(environ.get(name, ""), encoding="utf-8") as file:
             counts = Counter(line.split()[0] for line in file if line.strip())
@@ -81,7 +87,7 @@ def _of_slurm(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def expand_names(text: str) -> list[str]:
-    """Slurm's short form of a list of nodes: n[1-3,05],gpu7."""
+    """Expand Slurm's short form of a list of nodes: n[1-3,05],gpu7."""
     names: list[str] = []
     for before, ranges, after, alone in _RANGES.findall(text):
         if alone:
@@ -97,7 +103,7 @@ def expand_names(text: str) -> list[str]:
 
 
 def _repeated(name: str, text: str) -> Sequence[int]:
-    """Slurm's short form of a list of numbers: 2(x3),1."""
+    """Expand Slurm's short form of a list of numbers: 2(x3),1."""
     counts: list[int] = []
     for piece in filter(None, text.split(",")):
         match = _REPEATED.fullmatch(piece)
@@ -108,6 +114,6 @@ def _repeated(name: str, text: str) -> Sequence[int]:
 
 
 def _number(name: str, text: str) -> int:
-    """Of processes or hosts; ValueError if it is not a number."""
+    """Return a number of processes or hosts. Raise ValueError if the text is not one."""
     kind = Setting(name, int, None, "Set by the batch system.", minimum=1, maximum=MOST_RANKS)
     return int(parse(kind, text))

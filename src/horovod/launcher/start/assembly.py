@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fixed and elastic jobs are assembled from: the request, the hosts' agents, the workers' environment."""
+"""Parts of fixed and elastic jobs: the request, the hosts' agents, and the workers' environment."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class JobRequest:
-    """One job to run, fixed or elastic.
+    """Request for one job, fixed or elastic.
 
     Args:
         options: The parsed options.
-        command: What each rank runs.
-        extra_env: Variables that the workers get in addition.
+        command: The command of each rank.
+        extra_env: Additional variables for the workers.
         on_server: Called with the rendezvous before workers start.
-        after: Called with the rendezvous and the result once all workers have ended for good.
+        after: Called with the rendezvous and the result once all workers have ended and no restart follows.
     """
 
     options: JobOptions
@@ -65,12 +65,12 @@ class JobRequest:
 
 
 def check_this_machine(options: JobOptions, ranks: int, ranks_per_name: int, output: UserOutput) -> None:
-    """Report what this machine has too little of for its ranks. ValueError if it cannot run as many processes.
+    """Report what is scarce on this machine for its ranks. Raise ValueError if it cannot run as many processes.
 
     Args:
-        options: The options, which may ask for no warnings.
-        ranks: How many ranks this machine runs.
-        ranks_per_name: The most ranks that have one host name of this machine.
+        options: The options, which may disable warnings.
+        ranks: Number of ranks on this machine.
+        ranks_per_name: Largest number of ranks under one host name of this machine.
         output: Where to print.
     """
     check_local_processes(ranks)
@@ -89,22 +89,22 @@ def output_options(options: JobOptions, ranks: int) -> OutputOptions:
 
 
 def interfaces_of(options: JobOptions, environ: Mapping[str, str]) -> list[str]:
-    """Return the network interfaces that the flag names, else those of the environment."""
+    """Return the network interfaces of the flag, or those of the environment."""
     return list(options.nics) or interface_names(environ.get("HOROVOD_GLOO_IFACE", ""))
 
 
 def allocation_of(options: JobOptions) -> Allocation | None:
-    """Return what a batch system has set aside, unless the user names hosts."""
+    """Return the allocation of a batch system, or None if there is none or the user names hosts."""
     if options.names_hosts:
         return None
     return find_allocation(os.environ)
 
 
 def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> list[HostInfo]:
-    """Return the hosts whose workers this process starts itself: those that are this machine.
+    """Return the hosts whose workers this process starts itself, which are names of this machine.
 
-    In a Slurm job this node gets an agent by srun as all others do, for then it has the same share of the node. If it
-    is the only one, a launcher that Slurm itself has started there has that share, and passes it on.
+    In a Slurm job this node also gets an agent by srun, so that it has the same share of its node as the other hosts.
+    If it is the only node, a launcher that Slurm started there has that share already and starts the workers itself.
     """
     local = [host for host in used if is_local(host.hostname)]
     if allocation is None or allocation.source != "Slurm" or settings.value_of(SIMULATE_VARIABLE, os.environ):
@@ -118,7 +118,7 @@ def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> lis
 def agent_commands(
     hosts: Sequence[str], options: JobOptions, environ: Mapping[str, str], allocation: Allocation | None
 ) -> dict[str, list[str]]:
-    """Return by host the command that starts its agent."""
+    """Return the command that starts the agent of each host."""
     from horovod.launcher.remote.command import SSH_VARIABLE, Reaching, agent_command, blaunch_command, ssh_command
 
     if allocation is not None and allocation.source == "LSF":
@@ -134,6 +134,6 @@ def agent_commands(
 
 
 def start_limit_s(options: JobOptions) -> float:
-    """Return --start-timeout, or what stands for it."""
+    """Return --start-timeout, or its setting in the environment."""
     given = options.start_timeout
     return float(given if given is not None else settings.value_of("HOROVOD_START_TIMEOUT", os.environ) or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a job: its whole tree of processes goes, whether the job went well or not."""
+"""End of a job: end its whole process tree, whether the job succeeded or not."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from horovod.launcher.start.processes import LeftRunning
 from horovod.launcher.start.stop_signals import StopSignals
 from horovod.launcher.start.supervision import Supervision
 
-# Trackers' services, pools of compilers and the like end by themselves in this time, once their rank has ended.
+# Helper processes such as resource trackers and compiler pools end within this time after their rank.
 PATIENCE_S = 2.0
 _COMMAND_CHARS = 100
 
 
 def suspend_if_asked(signals: StopSignals, placer: Placer) -> None:
-    """Ctrl-Z stops the launcher alone: the workers go on, as long as there is room for what they print."""
+    """Suspend the launcher alone after Ctrl-Z. The workers go on until the buffers for their output are full."""
     if signals.is_to_suspend:
         with placer.suspended():
             signals.suspend()
 
 
 def heed_signal(number: int, supervision: Supervision, output: UserOutput, *, whom: str = "the workers") -> int | None:
-    """Print what a signal to the launcher means for `whom`; return the signal that all of them must get, or None."""
+    """Print what a signal to the launcher means for `whom`. Return the signal to send to all of them, or None."""
     action = supervision.on_signal(number, time.monotonic())
     name = signal.Signals(number).name
     if action == signal.SIGKILL:
@@ -39,7 +39,7 @@ def heed_signal(number: int, supervision: Supervision, output: UserOutput, *, wh
 
 
 class Ending:
-    """`selector` waits for the signals, the placer's descriptor and whatever else the job hears of."""
+    """End of one job. `selector` waits for the signals, the placer's descriptor and the job's other events."""
 
     def __init__(
         self, placer: Placer, selector: selectors.BaseSelector, signals: StopSignals, output: UserOutput
@@ -50,7 +50,10 @@ class Ending:
         self._output = output
 
     def end_tree(self, grace_s: float, *, went_well: bool) -> None:
-        """End what the workers have left running; after a job that went well, wait first and say what that was."""
+        """End the processes that workers left running.
+
+        After a successful job, wait for them first and report the rest.
+        """
         patience_s = PATIENCE_S if went_well else 0.0
         self._placer.end(grace_s, patience_s)
         if not self.wait_until(lambda: self._placer.is_over, patience_s + self._placer.end_limit_s(grace_s)):
@@ -59,7 +62,10 @@ class Ending:
             self._output.say(f"cannot end these processes: {', '.join(map(str, self._placer.left))}")
 
     def wait_until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
-        """False if the time was not enough. A signal takes the grace from what is left of the tree."""
+        """Return True once `is_done` holds, False if the time is over.
+
+        A signal ends the grace of the remaining processes.
+        """
         deadline = time.monotonic() + limit_s
         while not is_done():
             left = deadline - time.monotonic()
@@ -75,7 +81,7 @@ class Ending:
         return True
 
     def _say_left_running(self, found: Sequence[tuple[str, str]]) -> None:
-        """One line for each rank, which names the first of its processes."""
+        """Print one line for each rank, which names the first of its processes."""
         commands: dict[str, list[str]] = {}
         for owner, command in found:
             commands.setdefault(owner, []).append(command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a job with a fixed number of ranks: hosts opened, rendezvous, environment and Job put together."""
+"""One run of a job with a fixed number of ranks: open hosts, start the rendezvous, and run the Job."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _READY_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class Site:
-    """Where a job runs: who starts its workers, the launcher's address, and what each host's workers must know.
+    """Hosts of a job: the placer of its workers, the launcher's address, and the variables of each host's workers.
 
-    `main`: an address and a free port of rank 0's host, for torch's store.
+    `main` is an address and a free port of rank 0's host, for PyTorch's store.
     """
 
     placer: Placer
@@ -58,7 +58,7 @@ class Site:
 def run_fixed_job(
     request: JobRequest, tree: ProcessTree, output: UserOutput, allocation: Allocation | None
 ) -> JobResult:
-    """Run the command once for each rank, with a rendezvous, a secret and processes of this run's own."""
+    """Run the command once for each rank, with a rendezvous, secret and processes for this run only."""
     options = request.options
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options.num_proc)
@@ -100,7 +100,7 @@ def _site(
     output: UserOutput,
     allocation: Allocation | None,
 ) -> Iterator[Site]:
-    """This machine alone if all hosts are names of it."""
+    """Yield the site of a job. It is this machine alone if all hosts are names of it."""
     elsewhere = [host.hostname for host in _used(slots) if host not in here]
     if not elsewhere:
         common = interface_environment(options.nics, base)
@@ -136,7 +136,7 @@ def _names(slots: Sequence[SlotInfo]) -> list[str]:
 
 
 def _send_environment(site: Site, env: Mapping[str, str]) -> None:
-    """To every agent, through the connection that it has: the secret is on no command line."""
+    """Send each agent its workers' environment through its connection, so that no command line contains the secret."""
     if site.opened is None:
         return
     from horovod.launcher.remote.environment import that_travel

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guardian: a small process between a launcher and its workers, of which everything in the job is a descendant.
+"""Guardian: a small process between a launcher and its workers, and an ancestor of every process of the job.
 
-It starts workers, passes signals on and tells who ended. When asked to, or when the launcher is gone (even by `kill
--9`), it ends the whole tree. It is a child subreaper: a process whose parent has ended becomes its child, so neither
-setsid nor a double fork leads out of the tree. It runs as `python -I -S` and imports nothing of ours: that would be
-start-up time of every job.
+It starts workers, forwards signals and reports ended workers. It ends the whole tree when asked to, or when the
+launcher is gone (even by `kill -9`). As a child subreaper it adopts processes whose parent has ended, so neither setsid
+nor a double fork leads out of the tree. It runs as `python -I -S` and imports no module of this package, because that
+would add to the start-up time of every job.
 """
 
 from __future__ import annotations
@@ -20,26 +20,29 @@ import time
 from contextlib import suppress
 from errno import ECANCELED, EINVAL
 
-TYPE_CHECKING = False  # typing itself would take 5 ms to import
+TYPE_CHECKING = False  # importing typing itself would take 5 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
 ORPHANED_GRACE_S = 2.0
-GIVE_UP_S = 5.0  # what SIGKILL does not end in this time sleeps in the kernel, or belongs to somebody else
+GIVE_UP_S = 5.0  # a process that outlives SIGKILL for this time sleeps in the kernel or belongs to another user
 _RESCAN_S = 0.01
 _FOR_WORKERS_ALONE = (signal.SIGUSR1, signal.SIGUSR2)
-_NEW_IN_WORKERS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and programs do not expect to be ignored
+_NEW_IN_WORKERS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these, but programs expect the default action
 
 
 def pack(*message: Any) -> bytes:
-    """A message as bytes. marshal: both ends are the same Python, and nobody else has the socket."""
+    """Return a message as bytes.
+
+    marshal is safe here: both ends run the same Python, and no other process has the socket.
+    """
     body = marshal.dumps(message)
     return len(body).to_bytes(4, "little") + body
 
 
 class Unpacker:
-    """Bytes as they come to messages."""
+    """Decoder of a byte stream into messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -53,15 +56,19 @@ class Unpacker:
 
 
 class Guardian:
-    """Messages in: start, signal, end. Out: started, refused, ended, left_running, and over as the last one."""
+    """Guardian of one job.
+
+    It receives the messages start, signal and end. It sends started, refused, ended, left_running and finally over.
+    """
 
     def __init__(self, channel: socket.socket, launcher: int) -> None:
         self._channel = channel
         self._messages = Unpacker()
         self._descriptors: list[int] = []
-        self._workers: dict[int, int] = {}  # by key; reaped by us alone, so that a number here is always its own
+        # pids by key; only this process reaps them, so that a pid cannot be reused while it is here
+        self._workers: dict[int, int] = {}
         self._childless = True
-        self._terminate_at: float | None = None  # when SIGTERM is due; None: not asked for, or sent
+        self._terminate_at: float | None = None  # when SIGTERM is due; None if it was not requested or was sent
         self._kill_at: float | None = None
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -75,7 +82,7 @@ class Guardian:
         self._tell("over", [] if self._childless else sorted(descendants(os.getpid())))
 
     def _watch(self, launcher: int) -> None:
-        # A child that the launcher forks may keep the channel open after the launcher itself has ended.
+        # A child forked by the launcher may keep the channel open after the launcher has ended, so watch its pid too.
         with suppress(AttributeError, OSError):
             self._poll.register(os.pidfd_open(launcher), select.POLLIN)
         if os.getppid() != launcher:
@@ -152,10 +159,9 @@ class Guardian:
                 (os.kill if number in _FOR_WORKERS_ALONE else os.killpg)(self._workers[key], number)
 
     def _end(self, grace_s: float, patience_s: float = 0.0) -> None:
-        """End the tree: SIGTERM when the patience is over, SIGKILL a grace later. A later call can only shorten it.
+        """End the tree: SIGTERM after the patience, SIGKILL a grace later. A later call can only shorten this.
 
-        Patience is for the end of a job that went well: processes that end by themselves are nobody's concern, and
-        those that do not are reported.
+        Patience applies after a successful job: processes that end within it are ignored, and the others are reported.
         """
         now = time.monotonic()
         if self._kill_at is None and grace_s > 0:
@@ -176,7 +182,10 @@ class Guardian:
         self._end(ORPHANED_GRACE_S)
 
     def _is_over(self) -> bool:
-        """Whether the tree is to end and has ended. Whoever forks while it is looked for is found the next time."""
+        """Return True if the tree was to end and has ended.
+
+        A process forked during this check is found by the next one.
+        """
         self._reap()
         if self._kill_at is None or self._childless:
             return self._kill_at is not None
@@ -199,15 +208,15 @@ class Guardian:
                     self._tell("ended", keys[pid], code if code >= 0 else 128 - code)
             self._childless = False
         except ChildProcessError:
-            self._childless = True  # and so without descendants: they would have come to us
+            self._childless = True  # no children means no descendants, because orphans would have been adopted
 
     def _tell(self, *message: Any) -> None:
-        with suppress(OSError):  # the launcher is gone
+        with suppress(OSError):  # fails if the launcher is gone
             self._channel.sendall(pack(*message))
 
 
 def descendants(*ancestors: int) -> set[int]:
-    """Return the living processes below these processes, as far as /proc can tell at this moment."""
+    """Return the living processes below these processes, as far as /proc shows them now."""
     children: dict[int, list[int]] = {}
     for pid, parent, _ in relations() if ancestors else ():
         children.setdefault(parent, []).append(pid)
@@ -222,18 +231,19 @@ def descendants(*ancestors: int) -> set[int]:
 
 
 def relations() -> Iterator[tuple[int, int, int]]:
-    """Yield number, parent and session of every living process."""
+    """Yield pid, parent and session of every living process."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                # The command name, in parentheses, may hold anything: the fields begin after the last one.
+                # The command name in parentheses may contain any character, so the fields begin after the last
+                # parenthesis.
                 state, parent, _, session = stat.read().rpartition(b")")[2].split()[:4]
                 if state not in (b"Z", b"X"):
                     yield int(name), int(parent), int(session)
 
 
 def _owner_and_command(pid: int) -> tuple[str, str] | None:
-    """Return which worker has started a process ("rank 0"), and the process's command; None if it has ended."""
+    """Return the worker that started a process ("rank 0") and the process's command, or None if it has ended."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = dict(line.partition(b"=")[::2] for line in file.read().split(b"\0"))
@@ -254,25 +264,28 @@ def _signal_all(pids: set[int], number: int) -> None:
 
 
 def _wake_on_signals() -> int:
-    """A descriptor that becomes readable when a child ends. What asks others to end does not end the guardian."""
+    """Return a descriptor that becomes readable when a child ends.
+
+    Signals that would end a process, such as SIGTERM, only wake the guardian.
+    """
     receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FOR_WORKERS_ALONE):
-        # Handlers, not SIG_IGN, which workers would inherit. What is ignored already (nohup) stays so for them too.
+        # Workers would inherit SIG_IGN, so use handlers. Signals ignored already (nohup) stay ignored in the workers.
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
             signal.signal(number, lambda *_: None)
     return receiver
 
 
 def _adopt_orphans() -> None:
-    import ctypes  # after all other modules, which a Python without it has too
+    import ctypes  # imported last, because a Python without ctypes still has all other modules
 
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
 
 def main() -> None:
-    with suppress(ImportError, OSError, AttributeError):  # then orphans escape; everything else works
+    with suppress(ImportError, OSError, AttributeError):  # without it, orphans escape, but everything else works
         _adopt_orphans()
     Guardian(socket.socket(fileno=0), int(sys.argv[1])).run()
-    os._exit(0)  # the launcher waits for us: no time for Python to put itself away
+    os._exit(0)  # skip Python's cleanup, because the launcher waits for this process

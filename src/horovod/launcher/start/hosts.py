@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and slots: parsing of -H and --hostfile, the place of every rank, and which hosts are this machine."""
+"""Hosts and slots: parse -H and --hostfile, assign ranks, and tell which hosts are this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HostInfo:
 
 @dataclass(frozen=True)
 class SlotInfo:
-    """The place of one worker."""
+    """Place of one worker: its host, and its ranks and sizes."""
 
     hostname: str
     rank: int
@@ -58,12 +58,16 @@ class SlotInfo:
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """`h1:2,h2:4` to hosts in the given order; the slots of a host that is named twice are added up."""
+    """Parse `h1:2,h2:4` into hosts in the given order. The slots of a host that is named twice are added up."""
     return _merged(HostInfo.from_string(entry) for entry in hosts_string.split(","))
 
 
 def parse_host_file(path: str) -> list[HostInfo]:
-    """A file of lines `host slots=n` (no slots: one); `#` starts a comment. ValueError names file and line."""
+    """Parse a file of lines `host slots=n` (default: one slot); `#` starts a comment.
+
+    Raises:
+        ValueError: A line is wrong; the text names file and line.
+    """
     hosts = []
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(_LARGEST_FILE)
@@ -86,7 +90,7 @@ def parse_host_file(path: str) -> list[HostInfo]:
 
 
 def _hosts_of_flag(path: str) -> list[HostInfo]:
-    """Return the hosts of the file that --hostfile names. OSError with the flag, the path and a remedy."""
+    """Return the hosts of --hostfile. Raise OSError with the flag, the path and a remedy."""
     try:
         return parse_host_file(path)
     except OSError as error:
@@ -98,7 +102,7 @@ def _hosts_of_flag(path: str) -> list[HostInfo]:
 
 
 def parse_host_files(filename: str) -> str:
-    """The hosts of a hostfile in the notation of -H."""
+    """Return the hosts of a hostfile in the notation of -H."""
     return ",".join(f"{host.hostname}:{host.slots}" for host in parse_host_file(filename))
 
 
@@ -108,7 +112,7 @@ def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
 
 
 def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc: int | None = None) -> list[SlotInfo]:
-    """Ranks in the order of hosts and slots: at least `min_num_proc`, at most `max_num_proc` of them."""
+    """Assign ranks in the order of hosts and slots: at least `min_num_proc`, at most `max_num_proc`."""
     _require_slots(hosts, min_num_proc)
     wanted = max_num_proc if max_num_proc is not None else min_num_proc
     used: list[HostInfo] = []
@@ -137,9 +141,9 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
 
 
 def plan_hosts(options: JobOptions, set_aside: Sequence[HostInfo] = ()) -> list[HostInfo]:
-    """Return the hosts that flags name, else those that a batch system has set aside for this job.
+    """Return the hosts that flags name, or those that a batch system has set aside for this job.
 
-    Without either, and where one host alone is set aside, it is this machine with as many slots as processes.
+    Without either, or if one host with too few slots is set aside, use this machine with as many slots as processes.
     """
     if options.hosts is not None and options.hostfile is not None:
         raise ValueError("Argument hosts and hostfile only allow one provided.")
@@ -157,7 +161,7 @@ def plan_hosts(options: JobOptions, set_aside: Sequence[HostInfo] = ()) -> list[
 
 
 def named_slots(hosts: str | None, hostfile: str | None) -> int | None:
-    """Return how many workers the named hosts have room for: what -np means when it is left out."""
+    """Return the number of slots on the named hosts, which is the default for -np; None if no hosts are named."""
     if hosts is not None:
         return sum(host.slots for host in parse_hosts(hosts))
     if hostfile is not None:
@@ -175,7 +179,7 @@ def _require_slots(hosts: list[HostInfo], processes: int) -> None:
 
 
 def is_local(hostname: str) -> bool:
-    """Whether the name belongs to this machine (with HOROVOD_SIMULATE_HOSTS=1 every name does)."""
+    """Return True if the name belongs to this machine. With HOROVOD_SIMULATE_HOSTS=1 every name does."""
     if value_of(SIMULATE_VARIABLE, os.environ):
         return True
     if hostname in ("localhost", "127.0.0.1", socket.gethostname()):
@@ -188,7 +192,7 @@ def is_local(hostname: str) -> bool:
 
 
 def _can_bind(family: int, address: tuple[object, ...]) -> bool:
-    # Only addresses of this machine can be bound: cheaper and surer than listing its interfaces.
+    # Only an address of this machine can be bound. Trying that is cheaper and safer than listing its interfaces.
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(address)

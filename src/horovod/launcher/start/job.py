@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one job: starts the workers, forwards output and signals, reports the first failure first.
+"""One job: start the workers, forward output and signals, and report the first failure first.
 
-One loop waits for everything: signals, the workers' exits, time. It waits for nothing else, above all for no reader of
-the output.
+One loop waits for signals, the workers' ends and time. It never waits for a reader of the output.
 """
 
 from __future__ import annotations
@@ -39,23 +38,27 @@ READ_LIMIT_S = 1.0
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run where. `env` holds everything but the place of each rank; `main` is for torch's store."""
+    """Command, slots, environment and output of a job.
+
+    `env` holds all variables except each rank's place. `main` is the address and port for PyTorch's store.
+    """
 
     command: Sequence[str]
     slots: Sequence[SlotInfo]
     env: Mapping[str, str]
     output: OutputOptions
     main: tuple[str, int]
-    host_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what only one host's workers have
+    host_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # variables of one host's workers only
     verbose: bool = False
     grace_s: float = GRACE_S
 
 
 @dataclass
 class JobResult:
-    """`failed_rank` (of an elastic job: the birth id), `text` and `why` (one line) are set if a worker failed.
+    """Result of a job.
 
-    `stop_signal` is set if a signal ended the job.
+    `failed_rank` (a birth id in an elastic job), `text` and `why` (one line) are set if a worker failed. `stop_signal`
+    is set if a signal ended the job.
     """
 
     exit_code: int = 0
@@ -66,7 +69,7 @@ class JobResult:
 
 
 class Job:
-    """One run. Use `run()` once."""
+    """One run of a job. Use `run()` once."""
 
     def __init__(
         self, spec: JobSpec, server: Server, tree: Placer, output: UserOutput, reports: LeaveReports | None = None
@@ -77,18 +80,19 @@ class Job:
         self._output = output
         self._signals = StopSignals()
         self._reports = reports if reports is not None else LeaveReports()
-        self._what: dict[int, str] = {}  # which exception a rank has reported
+        self._what: dict[int, str] = {}  # the exception that a rank has reported, by rank
         self._thread_failures = ThreadFailures(self._signals.ring)
         self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
         self._to_start: dict[str, deque[SlotInfo]] = {}
         for slot in spec.slots:
             self._to_start.setdefault(slot.hostname, deque()).append(slot)
-        self._starting: dict[str, int] = {}  # by host, the rank that was asked for there
+        self._starting: dict[str, int] = {}  # rank that is being started, by host
         self._pids: dict[int, int] = {}
         self._running: set[int] = set()
-        self._exits: deque[tuple[int, int, float]] = deque()  # rank, code, when to stop waiting for its last words
-        self._how: dict[int, str] = {}  # in which order ranks failed, and how
+        # rank, exit code, and when to stop waiting for its last output
+        self._exits: deque[tuple[int, int, float]] = deque()
+        self._how: dict[int, str] = {}  # how ranks failed, in the order of their failures
         self._sent: int | None = None
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(tree, self._selector, self._signals, output)
@@ -120,7 +124,7 @@ class Job:
         return bool(self._running or self._exits or self._starting) or self._may_start()
 
     def _start_next(self) -> None:
-        """On each host one at a time, so that a signal or a failure is heard between any two."""
+        """Start one rank on each host that starts none now, so that signals and failures are handled in between."""
         if not self._may_start():
             return
         for host, slots in self._to_start.items():
@@ -179,11 +183,14 @@ class Job:
                 self._answered(rank)
                 raise self._start_error(rank, number)
             case Ended(rank, code, how):
-                self._answered(rank)  # if its host was lost meanwhile
+                self._answered(rank)  # needed if its host was lost meanwhile
                 self._on_exit(rank, code, how or describe_exit(code))
 
     def _answered(self, rank: int) -> None:
-        """To the question to start it. The end of an earlier rank is not the answer: the next may be on its way."""
+        """Record that a rank was started or refused.
+
+        The end of an earlier rank on its host must not count as the answer, so compare the ranks.
+        """
         host = self._host_of(rank)
         if self._starting.get(host) == rank:
             del self._starting[host]
@@ -200,7 +207,10 @@ class Job:
         return len(self._to_start) > 1
 
     def _on_report(self, report: LeaveReport) -> None:
-        """A rank ends because of an exception. Its process may take long for that, and others may end before it."""
+        """Record that a rank is ending because of an exception.
+
+        Its process may take long, and others may end before it.
+        """
         expected = Exit(report.rank, report.code)
         if report.rank in self._running and self._supervision.on_report(expected, time.monotonic()):
             self._what[report.rank] = report.what
@@ -214,7 +224,7 @@ class Job:
             self._exits.append((rank, code, time.monotonic() + READ_LIMIT_S))
 
     def _judge_exits(self) -> None:
-        """In the order in which they came; each once its last words were read, which tell whether it is the cause."""
+        """Judge exits in order, once the rank's last output was read. It shows whether the rank is the cause."""
         while self._exits:
             rank, code, limit = self._exits[0]
             now = time.monotonic()
@@ -225,7 +235,7 @@ class Job:
             self._act(self._supervision.on_exit(Exit(rank, code, blames), now))
 
     def _note_failure(self) -> None:
-        """Keep what is known of the first failure, which is shown once all ranks have ended."""
+        """Record the first failure, which is shown once all ranks have ended."""
         failure = self._supervision.failure
         if failure is None or self._result.failed_rank is not None:
             return
@@ -240,7 +250,7 @@ class Job:
             self._forwarder.show_errors_only_of(failure.rank)
 
     def _how_it_failed(self, rank: int) -> str:
-        """How a rank ended; if it has not, or does not show that it failed, what it has reported."""
+        """Return how a rank ended, or what it reported if it has not ended or its exit code does not show a failure."""
         how, reported = self._how.get(rank), self._what.get(rank)
         if how is None:
             return f"it {reported}, and its process did not end"
@@ -251,14 +261,14 @@ class Job:
             return
         self._note_failure()
         self._sent = action
-        self._forwarder.read_out(self._running)  # whoever is to end must not be held up by a slow reader
+        self._forwarder.read_out(self._running)  # a slow reader must not delay workers that are about to end
         for rank in self._running:
             self._tree.signal(rank, action)
 
     def _finish(self) -> None:
-        """Leave nothing behind: what the workers started goes too, whether the job went well or not."""
+        """End all processes that the workers started, read their last output, and print the failure if there is one."""
         self._note_failure()
-        with suppress(GuardianLostError):  # if that is new, there is nothing left that it could have watched
+        with suppress(GuardianLostError):  # if the guardian was lost just now, there is nothing left to end
             has_failed = self._supervision.failure is not None or self._supervision.stop_signal is not None
             went_well = not self._running and not has_failed
             grace_s = 0.0 if self._sent == signal.SIGKILL else self._spec.grace_s

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is LSF's jsrun installed? `horovodrun --jsrun` starts jobs through it."""
+"""Detection of LSF's jsrun. `horovodrun --jsrun` starts jobs through it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun --jsrun: the jsrun command that starts a job's ranks inside an LSF job, and takes this process's place."""
+"""horovodrun --jsrun: the jsrun command that starts a job's ranks inside an LSF job. It replaces this process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from horovod.launcher.start.worker_environment import names_devices
 
 
 def run_by_jsrun(options: JobOptions, command: Sequence[str]) -> NoReturn:
-    """ValueError if that is not possible here."""
+    """Replace this process by jsrun. Raise ValueError if that is not possible here."""
     words, environment = jsrun_words(options, command)
     _flush_standard_streams()
     os.execvpe(words[0], words, environment)
 
 
 def jsrun_words(options: JobOptions, command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command and its environment. ValueError if there is no jsrun, or no LSF job that suits it."""
+    """Return the command and its environment. Raise ValueError if there is no jsrun or no suitable LSF job."""
     if shutil.which("jsrun") is None:
         raise ValueError("--jsrun needs LSF's jsrun on PATH; without --jsrun agents are started with blaunch")
     allocation = find_allocation(os.environ)
@@ -46,19 +46,22 @@ def jsrun_words(options: JobOptions, command: Sequence[str]) -> tuple[list[str],
     if options.verbose:
         print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
     environment = worker_environment(options)
-    # jsrun passes variables to all hosts, and chooses the GPUs of each itself.
+    # jsrun passes variables to all hosts and chooses the GPUs of each host itself.
     return words, {name: value for name, value in environment.items() if not names_devices(name)}
 
 
 def _flush_standard_streams() -> None:
-    """Write what Python has buffered, before another program takes this process's place."""
+    """Write Python's buffered output, because another program is about to replace this process."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as it is if the caller has closed the descriptor
+        if stream is not None:  # None if the caller has closed the descriptor
             stream.flush()
 
 
 def jsrun_command(hosts: Sequence[HostInfo], options: JobOptions, command: Sequence[str]) -> list[str]:
-    """One resource set for each host, with all its cores and GPUs, of which ranks pick by local rank. Pure."""
+    """Return the jsrun command: one resource set per host, with all cores and GPUs.
+
+    Ranks choose by local rank.
+    """
     counts = {host.slots for host in hosts}
     if len(counts) != 1:
         listed = ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of a job inside a launcher's pod of Kubeflow: the MPI Operator and Trainer mount them under /etc/mpi."""
+"""Default hosts inside a launcher pod of Kubeflow: the MPI Operator and Trainer mount them under /etc/mpi."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOSTFILE = "hostfile"
 _SCRIPT = "discover_hosts.sh"
 _SCRIPT_LIMIT_S = 10.0
 
-# How the pod says that it is a launcher: by its role (MPI Operator 2), or by telling an MPI where its hostfile is.
+# Signs of a launcher pod: its role (MPI Operator 2), or a variable that names the hostfile for an MPI.
 _ROLE_VARIABLE = "K_MPI_JOB_ROLE"
 _HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
@@ -34,10 +34,13 @@ def is_launcher_pod(environ: Mapping[str, str], folder: str = FOLDER) -> bool:
 
 
 def default_hosts(environ: Mapping[str, str], folder: str = FOLDER) -> list[HostInfo] | None:
-    """The hosts that -H means when it is left out; None outside such a pod.
+    """Return the hosts to use when -H is missing, or None outside a launcher pod.
 
-    All workers are in the hostfile. Without one, those that run now are asked of discover_hosts.sh. ValueError for what
-    cannot be understood, OSError if the script cannot be run.
+    The hostfile lists all workers. Without a hostfile, discover_hosts.sh lists the running ones.
+
+    Raises:
+        ValueError: The hosts cannot be parsed.
+        OSError: The script cannot be run.
     """
     if not is_launcher_pod(environ, folder):
         return None
@@ -51,13 +54,13 @@ def default_hosts(environ: Mapping[str, str], folder: str = FOLDER) -> list[Host
 
 
 def default_hosts_option(environ: Mapping[str, str], folder: str = FOLDER) -> str | None:
-    """The same in the notation of -H."""
+    """Return the default hosts in the notation of -H, or None outside a launcher pod."""
     hosts = default_hosts(environ, folder)
     return None if hosts is None else ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
 
 
 def discovered(text: str, slots: int, source: str) -> list[HostInfo]:
-    """Lines `host` or `host:slots`; `slots` is for hosts that say nothing. ValueError if none is named."""
+    """Return hosts from lines `host` or `host:slots`; `slots` is the default. Raise ValueError if there is no host."""
     hosts = [line if ":" in line else f"{line}:{slots}" for line in _lines(text.splitlines())]
     if not hosts:
         raise ValueError(f"{source} names no host: are the workers' pods running?")
@@ -68,7 +71,7 @@ def discovered(text: str, slots: int, source: str) -> list[HostInfo]:
 
 
 def _of_hostfile(path: Path) -> list[HostInfo]:
-    """As the operator writes it for Open MPI (`host slots=n`), or for MPICH and Intel MPI (`host:n`)."""
+    """Parse a hostfile that the operator wrote for Open MPI (`host slots=n`), or for MPICH and Intel MPI (`host:n`)."""
     with path.open(encoding="utf-8", errors="replace") as file:
         lines = _lines(file)
     if lines and all(":" in line for line in lines):

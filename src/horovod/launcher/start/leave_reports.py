@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers report about themselves before they end because of an exception."""
+"""Reports of workers that are about to end because of an exception."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from horovod.common.leaving import printable
 
 @dataclass(frozen=True)
 class LeaveReport:
-    """`what`: for example "raised ValueError: no such file". `code`: the exit code to expect."""
+    """Report of one rank.
+
+    Attributes:
+        what: For example "raised ValueError: no such file".
+        code: The expected exit code.
+    """
 
     rank: int
     what: str
@@ -22,9 +27,10 @@ class LeaveReport:
 
 
 def leave_in(message: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what a worker reports to have done, and the exit code to expect. The worker's values are not trusted.
+    """Return the reported exception and the expected exit code, sanitised because workers are not trusted.
 
-    KeyError or TypeError if the message is no such report.
+    Raises:
+        KeyError, TypeError: The message is no such report.
     """
     what, code = message["leaves"], message["code"]
     if not isinstance(what, str) or type(code) is not int:
@@ -33,22 +39,22 @@ def leave_in(message: Mapping[str, Any]) -> tuple[str, int]:
 
 
 class LeaveReports:
-    """The rendezvous adds to it on its thread, the job takes from it on its own."""
+    """Queue of reports. The rendezvous adds to it in its thread, and the job takes from it in its own."""
 
     def __init__(self) -> None:
         self._came: deque[LeaveReport] = deque()
         self._wake: Callable[[], object] = lambda: None
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Call this function, on the rendezvous' thread, when a report has come."""
+        """Set a function that is called in the rendezvous' thread when a report has come."""
         self._wake = wake
 
     def add(self, rank: int, message: dict[str, Any]) -> None:
-        """Take a report of a worker of a fixed job; ignore any other message."""
+        """Add the report of a worker of a fixed job. Ignore any other message."""
         with suppress(KeyError, TypeError):
             self._came.append(LeaveReport(rank, *leave_in(message)))
             self._wake()
 
     def take(self) -> list[LeaveReport]:
-        """Return those that have come since the last call."""
+        """Return the reports that have come since the last call."""
         return [self._came.popleft() for _ in range(len(self._came))]

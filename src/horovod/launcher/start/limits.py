@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many workers a job may have: what the protocol, this machine and this user allow. Asked before any starts."""
+"""Limits on the number of workers by the protocol, this machine and this user, checked before any worker starts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from contextlib import contextmanager, suppress
 
 from horovod.common.settings_table import MOST_RANKS
 
-# The launcher's own files, and for each worker two pipes, a connection to the rendezvous, and maybe two files.
+# Descriptors of the launcher itself; then, per worker, two pipes and a rendezvous connection (files are added below).
 _OWN_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 3
 _LONGEST_COOLDOWN_S = 3600
-_OWN_THREADS = 2  # at least: the rendezvous, and what reads the workers' output
+_OWN_THREADS = 2  # minimum: the rendezvous, and the thread that reads the workers' output
 
 
 def check_number(number: int, what: str) -> None:
-    """ValueError for a number of processes or slots that no job has."""
+    """Raise ValueError for a number of processes or slots that no job can have."""
     if not 1 <= number <= MOST_RANKS:
         raise ValueError(f"{what} must be between 1 and {MOST_RANKS}, not {number}")
 
 
 def check_reset_limit(number: int | None) -> None:
-    """ValueError for a number of resets that cannot be counted; None stands for no limit."""
+    """Raise ValueError for a negative number of resets. None means no limit."""
     if number is not None and number < 0:
         raise ValueError(
             f"--reset-limit (reset_limit) must be at least 0, not {number}: leave it out to allow any number of resets"
@@ -33,7 +33,7 @@ def check_reset_limit(number: int | None) -> None:
 
 
 def check_cooldown(bounds: Sequence[float] | None) -> None:
-    """ValueError for a range that is not two numbers of seconds in ascending order; None stands for no cooldown."""
+    """Raise ValueError for a range that is not two numbers of seconds in ascending order. None means no cooldown."""
     if bounds is not None and not (len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= _LONGEST_COOLDOWN_S):
         raise ValueError(
             "--blacklist-cooldown-range (cooldown_range) takes two numbers of seconds, "
@@ -42,7 +42,7 @@ def check_cooldown(bounds: Sequence[float] | None) -> None:
 
 
 def check_local_processes(number: int) -> None:
-    """ValueError if this machine cannot run this many processes, or this user may not."""
+    """Raise ValueError if this machine or this user cannot run this many processes."""
     if number == 0:  # all ranks are on other hosts
         return
     for bound, reason in _process_bounds():
@@ -61,9 +61,9 @@ def check_local_processes(number: int) -> None:
 
 
 def threads_notice(number: int, threads_each: int) -> str | None:
-    """Return a line for the user if this user may not run as many threads as Python workers usually start.
+    """Return a warning if this user may not run as many threads as Python workers usually start, otherwise None.
 
-    A warning and not an error, because nobody knows how many threads the workers' program starts.
+    This is no error, because the number of threads that the workers' program starts is unknown.
     """
     allowed = allowed_tasks()
     if allowed is None or number == 0:
@@ -80,16 +80,16 @@ def threads_notice(number: int, threads_each: int) -> str | None:
 
 
 def allowed_tasks() -> int | None:
-    """Return how many processes and threads this user may run; None if there is no limit."""
+    """Return how many processes and threads this user may run, or None if there is no limit."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    # The kernel asks nothing of root.
+    # The kernel does not apply this limit to root.
     return None if allowed == resource.RLIM_INFINITY or os.getuid() == 0 else allowed
 
 
 def used_tasks(enough: int) -> int:
-    """Return how many processes and threads of this user run; all that run here if those are not more than `enough`.
+    """Return the number of processes and threads of this user, or of all users if that is at most `enough`.
 
-    Counting this user's alone takes milliseconds on a machine with thousands of processes.
+    Counting this user's takes milliseconds on a machine with thousands of processes.
     """
     with suppress(OSError, ValueError), open("/proc/loadavg", encoding="ascii") as file:
         of_all_users = int(file.read().split()[3].partition("/")[2])
@@ -107,8 +107,8 @@ def _tasks_of(pid: str, user: int) -> int:
 
 
 def explain_shortage(error: Exception) -> str:
-    """Return the text of an error; if it is about a process or a thread that the kernel refused, with the remedy."""
-    if not is_shortage(error) or getattr(error, "host", None) is not None:  # of another host only the text is known
+    """Return the text of an error, with a remedy if the kernel refused a process or thread."""
+    if not is_shortage(error) or getattr(error, "host", None) is not None:  # the limits of another host are unknown
         return str(error)
     allowed = allowed_tasks()
     bound = f"this user may run {allowed} (ulimit -u)" if allowed is not None else "see pids.max of the container"
@@ -124,7 +124,7 @@ def is_shortage(error: Exception) -> bool:
 
 @contextmanager
 def enough_descriptors(workers: int, files: bool) -> Iterator[None]:
-    """Room for all pipes and connections, as far as this user may have it; ValueError if that is not enough."""
+    """Raise the limit of open files as needed while the job runs. Raise ValueError if this user may not."""
     needed = _OWN_DESCRIPTORS + len(os.listdir("/proc/self/fd")) + workers * (_DESCRIPTORS_EACH + 2 * files)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

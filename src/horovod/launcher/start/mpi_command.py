@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from horovod.launcher.start.job import JobResult
     from horovod.launcher.start.processes import ProcessTree
 
-# They belong to this process, or mpirun sets its own.
+# Variables that belong to this process only or that mpirun sets itself.
 _NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR")
 
 
 def run_by_mpirun(options: JobOptions, command: Sequence[str], tree: ProcessTree, output: UserOutput) -> JobResult:
-    """Run the command on all ranks. ValueError if there is no mpirun that we know."""
+    """Run the command on all ranks. Raise ValueError if no known mpirun is installed."""
     from horovod.launcher.start.mpi_job import MpirunJob
 
     words, environment = mpirun_words(options, command)
@@ -52,7 +52,7 @@ def run_by_mpirun(options: JobOptions, command: Sequence[str], tree: ProcessTree
 def mpirun_words(
     options: JobOptions, command: Sequence[str], extra_env: Mapping[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The command and its environment. ValueError if there is no mpirun that we know."""
+    """Return the command and its environment. Raise ValueError if no known mpirun is installed."""
     implementation = installed_mpi(os.environ)
     if implementation is None:
         raise ValueError(
@@ -62,23 +62,23 @@ def mpirun_words(
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
     environment = {**worker_environment(options), **(extra_env or {})}
     if is_hydra(implementation) and not all(is_local(host.hostname) for host in hosts):
-        # It sends all of mpirun's variables to all hosts.
+        # MPICH's launcher sends all of mpirun's variables to all hosts, where these device lists would be wrong.
         environment = {name: value for name, value in environment.items() if not names_devices(name)}
     words, extra = mpi_command(implementation, hosts, options, command, environment)
     return words, {**environment, **extra}
 
 
 def worker_environment(options: JobOptions) -> dict[str, str]:
-    """Return the environment of ranks that another launcher starts for us, and of that launcher.
+    """Return the environment of ranks that another launcher starts, and of that launcher.
 
-    A rank of a job may start a job itself. Its own place and rendezvous are not those of the new ranks.
+    A rank of a job may start a job itself, so the outer rank's place and rendezvous are removed.
     """
     inherited = base_environment(os.environ)
     if not inherited.keys().isdisjoint(place_variables.NAMES):
         outer = {*place_variables.NAMES, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}
         inherited = {name: value for name, value in inherited.items() if name not in outer}
     environment = {**inherited, **flag_environment(options), **_secret()}
-    # Explicitly asked for: MPI moves tensors too, unless the user has said otherwise.
+    # The user asked for MPI, so it also moves tensors, unless HOROVOD_CPU_OPERATIONS says gloo.
     if environment.get("HOROVOD_CPU_OPERATIONS", "").lower() != "gloo":
         environment["HOROVOD_CPU_OPERATIONS"] = "mpi"
     if options.nics:
@@ -94,7 +94,7 @@ def mpi_command(
     command: Sequence[str],
     environment: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
-    """The words, and variables for mpirun itself. Pure."""
+    """Return the words of the command, and variables for mpirun itself."""
     count = str(sum(host.slots for host in hosts))
     listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
     if is_hydra(implementation):
@@ -110,7 +110,7 @@ def is_hydra(implementation: str) -> bool:
 
 
 def _for_hydra(count: str, hosts: str, options: JobOptions) -> tuple[list[str], dict[str, str]]:
-    # A list of names in place of -genvall loses some of them if it is long (seen with MPICH 5.0).
+    # MPICH 5.0 loses some names of a long list of variables, so pass all variables with -genvall.
     words = ["-np", count, "-hosts", hosts, *_binding(options, ["-bind-to", "none"]), "-genvall"]
     if options.nics:
         words += ["-iface", options.nics[0]]
@@ -130,7 +130,7 @@ def _for_open_mpi(count: str, hosts: str, options: JobOptions, environment: Mapp
 
 
 def _secret() -> dict[str, str]:
-    """By which the ranks find each other where mpirun gives the job no name that all of them see."""
+    """Return the secret with which the ranks find each other if mpirun gives the job no common name."""
     return secret_variable(make_secret())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod.run(use_mpi=True): mpirun starts the ranks, which fetch the function, meet and leave results here."""
+"""horovod.run(use_mpi=True): mpirun starts the ranks, which exchange function and results with a rendezvous."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def run_function(
     offer: Callable[[Server], None],
     collect: Callable[[Server, JobResult], None],
 ) -> JobResult:
-    """RuntimeError that begins with "mpirun failed" if it does. ValueError if there is no mpirun that we know."""
+    """Run the function on ranks that mpirun starts.
+
+    Raises:
+        RuntimeError: mpirun failed; the text begins with "mpirun failed".
+        ValueError: No known mpirun is installed.
+    """
     secret = make_secret()
     address = _own_address(options)
     with Server(address, secret=secret) as server:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that mpirun runs: signals reach it, and nothing of it is left on this machine when it is over."""
+"""Job that mpirun runs: forward signals to mpirun, and leave none of its processes on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.launcher.start.processes import Ended, GuardianLostError, ProcessTr
 from horovod.launcher.start.stop_signals import StopSignals
 from horovod.launcher.start.supervision import Exit, State, Supervision
 
-_MPIRUN = 0  # the key of the only process that the tree starts
+_MPIRUN = 0  # key of the only process in the tree
 
 
 class MpirunJob:
@@ -29,16 +29,16 @@ class MpirunJob:
         self._output = output
         self._signals = StopSignals()
         self._supervision = Supervision()
-        shown = OutputOptions(size=1, tags=False, fold_tracebacks=False)  # mpirun has mixed what the ranks print
+        shown = OutputOptions(size=1, tags=False, fold_tracebacks=False)  # mpirun has already merged the ranks' output
         self._forwarder = OutputForwarder(shown, output, self._signals.ring)
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(tree, self._selector, self._signals, output)
         self._sent: int | None = None
         self._code: int | None = None
-        self._is_forwarding = False  # mpirun was started, and its output is read
+        self._is_forwarding = False  # True once mpirun was started and its output is read
 
     def run(self, words: Sequence[str], env: Mapping[str, str]) -> JobResult:
-        """Start mpirun and wait for its end. OSError if it cannot be started."""
+        """Start mpirun and wait for its end. Raise OSError if it cannot be started."""
         with self._signals:
             self._selector.register(self._signals, selectors.EVENT_READ)
             self._selector.register(self._tree, selectors.EVENT_READ)
@@ -72,11 +72,11 @@ class MpirunJob:
     def _act(self, number: int | None) -> None:
         if number is not None:
             self._sent = number
-            self._forwarder.read_out([_MPIRUN])  # a slow reader must not hold up the end
+            self._forwarder.read_out([_MPIRUN])  # a slow reader must not delay the end
             self._tree.signal(_MPIRUN, number)
 
     def _finish(self) -> None:
-        """End what is left, and read what it has printed."""
+        """End the remaining processes, and read their output."""
         grace_s = 0.0 if self._sent == signal.SIGKILL else self._supervision.grace_s
         with suppress(GuardianLostError):
             self._ending.end_tree(grace_s, went_well=self._code == 0 and self._sent is None)

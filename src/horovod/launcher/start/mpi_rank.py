@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mpirun starts in place of a rank's command if its output is to be tagged or written to files.
+"""Program that mpirun starts in place of a rank's command if its output is tagged or written to files.
 
-This process becomes the command (exec), so that mpirun's signals, exit codes and descriptors are the command's own.
-Before that it forks a forwarder in a session of its own, which reads what the command prints, and ends when the last
-process that could print has ended.
+This process becomes the command (exec), so that mpirun's signals, exit codes and descriptors belong to the command.
+Before that it forks a forwarder in a session of its own, which reads the command's output. The forwarder ends when the
+last process that can write to the pipes has ended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from horovod.launcher.output.user_output import UserOutput
 from horovod.launcher.output.writers import is_same_file, to_descriptor
 from horovod.launcher.start.not_run import USAGE_ERROR, explained
 
-_DEFAULT_IN_PROGRAMS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and the command would inherit that
+_DEFAULT_IN_PROGRAMS = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these, and the command would inherit that
 _NOT_FOR_FORWARDER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def wrapped(command: Sequence[str], options: JobOptions) -> list[str]:
-    """Return the command that mpirun is to start for each rank: without any flag about output, the command itself."""
+    """Return the command that mpirun starts for each rank: the command itself if no flag about output was given."""
     words = ["--tags"] * (options.tag == "always")
     words += ["--timestamps"] * bool(options.prefix_output_with_timestamp)
     if options.output_filename is not None:
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _redirect(shown: OutputOptions, rank: int) -> str:
-    """Let a forwarder take what this process prints from now on; return why that is not possible, or an empty text."""
+    """Redirect this process's output to a forwarder. Return the reason if that fails, otherwise an empty string."""
     pipes, report = [os.pipe(), os.pipe()], os.pipe()
     try:
         child = os.fork()
@@ -82,10 +82,10 @@ def _redirect(shown: OutputOptions, rank: int) -> str:
     if child == 0:
         try:
             os.setsid()
-            if os.fork() == 0:  # its parent ends: no program waits for a child that it has not started
+            if os.fork() == 0:  # the parent exits, so that the command does not become the parent of an unknown child
                 _forward(shown, rank, [read for read, _ in pipes], report[1])
-        except BaseException as error:  # of any kind: this process must not go on as a second rank
-            with suppress(OSError):  # once the forwarder runs, no process reads the report
+        except BaseException as error:  # any exception: this process must not go on as a second rank
+            with suppress(OSError):  # fails once the forwarder runs, because the report is then closed
                 os.write(report[1], (str(error) or repr(error)).encode(errors="replace"))
         os._exit(0)
     os.waitpid(child, 0)
@@ -99,7 +99,7 @@ def _redirect(shown: OutputOptions, rank: int) -> str:
 
 
 def _forward(shown: OutputOptions, rank: int, pipes: Sequence[int], report: int) -> None:
-    """Read the pipes until no process can write to them any more. Does not return."""
+    """Forward the pipes' content until no process can write to them any more. Does not return."""
     for number in _NOT_FOR_FORWARDER:
         signal.signal(number, signal.SIG_IGN)
     _close_all_but({0, 1, 2, report, *pipes})
@@ -116,7 +116,7 @@ def _forward(shown: OutputOptions, rank: int, pipes: Sequence[int], report: int)
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """Close what mpirun has opened for the rank, so that it learns when the rank has closed it."""
+    """Close the descriptors that mpirun opened for the rank, so that mpirun notices when the rank closes its own."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             with suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mpirun is installed. `horovodrun --mpi` starts jobs through it."""
+"""Detection of the installed mpirun. `horovodrun --mpi` starts jobs through it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 _LIMIT_S = 30
 _NAMES = {
-    "Spectrum MPI": ("IBM Spectrum MPI",),  # first: it is made from Open MPI
+    "Spectrum MPI": ("IBM Spectrum MPI",),  # first, because it is based on Open MPI and mentions it
     "Open MPI": ("Open MPI", "OpenRTE"),
     "MPICH": ("MPICH", "HYDRA"),
     "Intel MPI": ("Intel(R) MPI",),
@@ -37,7 +37,7 @@ def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
 
 
 def installed_mpi(env: Mapping[str, str] | None) -> str | None:
-    """The MPI that mpirun says it belongs to; None if there is no mpirun, or an unknown one."""
+    """Return the MPI that mpirun belongs to, or None if there is no mpirun or its MPI is unknown."""
     environ = os.environ if env is None else {"PATH": os.environ.get("PATH", os.defpath), **env}
     try:
         done = subprocess.run(

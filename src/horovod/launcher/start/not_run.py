@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a worker's command cannot be run, in words, and the exit codes of horovodrun, which are those of a shell."""
+"""Explanations of why a worker's command cannot be run, and horovodrun's exit codes, which are those of a shell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_RUN = {
 }
 _KERNEL_READS = 256  # bytes of a script's first line
 _SHOWN = 200
-_NEAR = 0.75  # PATH has thousands of short names
+_NEAR = 0.75  # similarity required for a suggestion; high, because PATH has thousands of short names
 _ELF = b"\x7fELF"
 _OF_ELF = {
     errno.ENOENT: "the file is there, but it is made for another system: its loader is missing here",
@@ -33,7 +33,7 @@ _OF_ELF = {
 
 
 class StartError(OSError):
-    """The kernel of a host refused to run a rank's command. `host`: its name, or None for this machine."""
+    """Error: the kernel of a host refused to run a rank's command. `host` is None for this machine."""
 
     def __init__(self, number: int, text: str, program: str, host: str | None) -> None:
         super().__init__(number, text, program)
@@ -41,18 +41,18 @@ class StartError(OSError):
 
 
 def host_elsewhere(host: str) -> str | None:
-    """Return the name of another host, None for this machine."""
-    from horovod.launcher.start.hosts import is_local  # late: each rank under mpirun imports this file
+    """Return the name of another host, or None for this machine."""
+    from horovod.launcher.start.hosts import is_local  # imported late, because each rank under mpirun imports this file
 
     return None if is_local(host) else host
 
 
 def explained(error: OSError, command: Sequence[str]) -> tuple[str, int] | None:
-    """Return what to say about a command that the kernel refused to run, and the exit code; None for other errors."""
+    """Return the message and exit code for a command that the kernel refused to run, or None for other errors."""
     if error.filename != command[0] or error.errno not in _NOT_RUN:
         return None
     text, code = _NOT_RUN[error.errno]
-    if isinstance(error, StartError) and error.host is not None:  # the files of this machine say nothing about it
+    if isinstance(error, StartError) and error.host is not None:  # files of this machine say nothing about another host
         return f"{text} on host {error.host}: {shown(command[0])}", code
     program = shutil.which(command[0])
     if program is not None and (reason := _of_what_it_names(program, error.errno)) is not None:
@@ -61,7 +61,7 @@ def explained(error: OSError, command: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _of_what_it_names(program: str, number: int) -> str | None:
-    """Return what is wrong with the interpreter of a script or the loader of a program; None if nothing is."""
+    """Return what is wrong with the interpreter of a script or the loader of a program, or None."""
     try:
         with open(program, "rb") as file:
             start = file.read(_KERNEL_READS)
@@ -81,7 +81,7 @@ def _of_what_it_names(program: str, number: int) -> str | None:
 
 
 def interpreter_in(start: bytes) -> str | None:
-    """Return the interpreter in the first line of a script, as the kernel reads it; None if there is no such line."""
+    """Return the interpreter in the first line of a script, as the kernel reads it, or None if there is none."""
     line = start.partition(b"\n")[0]
     if not line.startswith(b"#!"):
         return None
@@ -90,7 +90,7 @@ def interpreter_in(start: bytes) -> str | None:
 
 
 def _meant(command: Sequence[str], code: int) -> str:
-    """Return what was probably meant by the name of a Python file, or by a misspelt program."""
+    """Return a suggestion for the name of a Python file or a misspelt program, or an empty string."""
     name = command[0]
     if name.endswith(".py") and os.path.isfile(name):
         return f"; did you mean this? horovodrun ... {shlex.join(['python', *command])[:_SHOWN]}"
@@ -100,7 +100,7 @@ def _meant(command: Sequence[str], code: int) -> str:
 
 
 def _programs() -> list[str]:
-    """Return the names of what PATH offers."""
+    """Return the names of all files in the folders of PATH."""
     names: set[str] = set()
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where workers run: this machine's ProcessTree and the agents of other hosts, seen as one tree."""
+"""Placement of workers: this machine's ProcessTree and the agents of other hosts, combined into one tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.launcher.start.processes import Event, ProcessTree
 
 
 class Placer(Protocol):
-    """Starts, signals and ends workers, by key. What happened comes as events when its descriptor is readable."""
+    """Interface for starting, signalling and ending workers by key. Its descriptor is readable when events wait."""
 
     @property
     def is_over(self) -> bool: ...
@@ -39,7 +39,10 @@ class Placer(Protocol):
 
 
 class Placement:
-    """`hosts`: by key, the host where its worker belongs; a host without an agent is this machine."""
+    """Placer for several hosts.
+
+    `hosts` maps keys to the hosts of their workers; a host without an agent is this machine.
+    """
 
     def __init__(self, tree: ProcessTree, remote: RemoteHosts, hosts: Mapping[int, str]) -> None:
         self._tree = tree

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the workers of a failed job ended, as one table: the cause first."""
+"""Summary of a failed job: the first failure, and a table of how all workers ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _MOST_LINES = 32
 
 
 def failure_text(what: str, how: str, error: LastError, last_lines: Sequence[str], reported: str | None = None) -> str:
-    """Return what is known of the first failure: which rank, where in the user's program, and what to do.
+    """Return what is known of the first failure: the rank, the place in the user's program, and a remedy.
 
     Args:
         what: The first line, which names the rank and how it ended.
         how: How it ended.
         error: The last tracebacks in its stderr.
-        last_lines: The last lines of its stderr, which stand for a traceback if there is none.
-        reported: What the rank itself has reported, for example "raised ValueError: no such file".
+        last_lines: The last lines of its stderr, shown if there is no traceback.
+        reported: What the rank itself reported, for example "raised ValueError: no such file".
     """
     exception = (reported or "").removeprefix("raised ")
     own = error.of(exception)
-    # A program that calls sys.exit may have caught the exception that is the reason, and printed it.
+    # A program that calls sys.exit may have caught and printed the exception that is the reason.
     traceback = error.last() if reported is None or exception.startswith("SystemExit") else own
     details = [f"it {reported}"] if reported is not None and not own.lines else []
     details += traceback.summary()
@@ -38,7 +38,11 @@ def failure_text(what: str, how: str, error: LastError, last_lines: Sequence[str
 
 
 def exit_table(slots: Sequence[SlotInfo], cause: int, how: Mapping[int, str]) -> str:
-    """`how`: of ranks that did not end well, in the order in which they ended. Alike neighbours share a line."""
+    """Return a table of how the workers ended. Consecutive ranks with equal text on one host share a line.
+
+    Args:
+        how: The ends of ranks that failed, in the order in which they ended.
+    """
     others = [slot.rank for slot in slots if slot.rank != cause]
     rows = [(str(cause), slots[cause].hostname, f"{how.get(cause, 'failed')} (first)")]
     rows += [(_ranks(run), host, text) for run, host, text in _runs(others, slots, how)]

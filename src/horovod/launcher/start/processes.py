@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of processes on this machine: start workers, signal them, end the tree, also when this process is killed.
+"""Process tree on this machine: start workers, signal them, and end the tree, even if this process is killed.
 
-`ProcessTree` is the near end; the far end, of which the workers are children, is the guardian (guardian.py).
+`ProcessTree` talks to the guardian (guardian.py), whose children the workers are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from horovod.launcher.start.guardian import GIVE_UP_S, Unpacker, descendants, pack
 
-# The folder comes in the environment: `pkill -9 -f horovod` is to end launchers, and not who cleans up after them.
+# The folder is passed in the environment, so that `pkill -9 -f horovod` ends launchers but not their guardians.
 _FOLDER_VARIABLE = "GUARDIAN_FOLDER"
 _PROGRAM = f"import os, sys; sys.path.append(os.environ[{_FOLDER_VARIABLE!r}]); import guardian; guardian.main()"
 _SEND_LIMIT_S = 5
@@ -33,7 +33,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Refused:
-    """The worker could not be started."""
+    """Event: a worker could not be started."""
 
     key: int
     number: int  # errno
@@ -41,7 +41,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class Ended:
-    """`code`: 128 + n for signal n. `how` is said instead of it if it is not the worker's own."""
+    """Event: a worker has ended.
+
+    `code` is 128 + n for signal n. `how` is shown instead of the code if the code is not the worker's own.
+    """
 
     key: int
     code: int
@@ -50,7 +53,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class LeftRunning:
-    """Processes that ran on when the job was over, and got SIGTERM: what started each ("rank 0"), and its command."""
+    """Event: processes were still running at the end of the job and got SIGTERM.
+
+    Each entry holds the worker that started the process ("rank 0") and the command.
+    """
 
     found: tuple[tuple[str, str], ...]
 
@@ -59,22 +65,25 @@ Event = Started | Refused | Ended | LeftRunning
 
 
 class CannotRunError(RuntimeError):
-    """The job cannot be run, or can be run no longer, through no fault of its program."""
+    """Error: the job cannot run, or cannot go on, for a reason outside its program."""
 
 
 class GuardianLostError(CannotRunError):
-    """Somebody killed the guardian: the job cannot be watched any more, and its workers were killed."""
+    """Error: the guardian was killed, so the job cannot be watched any more and its workers were killed."""
 
     def __init__(self) -> None:
         super().__init__("the process that starts and watches the workers has ended, so they were killed")
 
 
 class ProcessTree:
-    """Answers come as events, when the tree's descriptor is readable. Nothing here waits for a worker."""
+    """Tree of worker processes.
+
+    Results come as events when its descriptor is readable; no method waits for a worker.
+    """
 
     def __init__(self) -> None:
         self._channel, far_end = socket.socketpair()
-        # A guardian that is stuck must not hold us up.
+        # A stuck guardian must not block this process for longer.
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_LIMIT_S, 0))
         with far_end:
             self._guardian = subprocess.Popen(
@@ -88,7 +97,7 @@ class ProcessTree:
         self._messages = Unpacker()
         self._running: dict[int, int] = {}  # key to pid
         self.is_over = False
-        self.left: tuple[int, ...] = ()  # processes that even SIGKILL did not end
+        self.left: tuple[int, ...] = ()  # processes that outlived even SIGKILL
 
     def __enter__(self) -> ProcessTree:
         return self
@@ -100,13 +109,13 @@ class ProcessTree:
         return self._channel.fileno()
 
     def start(self, key: int, command: Sequence[str], env: Mapping[str, str]) -> tuple[IO[bytes], IO[bytes]]:
-        """Ask for a worker, the leader of a session of its own; where its stdout and stderr can be read."""
+        """Ask the guardian to start a worker in a session of its own. Return the pipes of its stdout and stderr."""
         words = [os.fsencode(word) for word in command]
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
         message = pack("start", key, words, variables)
         pipes = [os.pipe() for _ in range(2)]
         try:
-            with suppress(OSError):  # a lost guardian is an event like others
+            with suppress(OSError):  # a lost guardian is reported by events()
                 sent = socket.send_fds(self._channel, [message[:4]], [write for _, write in pipes])
                 self._channel.sendall(message[sent:])
         finally:
@@ -116,11 +125,14 @@ class ProcessTree:
         return stdout, stderr
 
     def signal(self, key: int, number: int) -> None:
-        """Signal a worker and its process group, with SIGUSR1 and SIGUSR2 the worker alone; no effect if it ended."""
+        """Signal a worker and its process group, or the worker alone for SIGUSR1 and SIGUSR2.
+
+        No effect if it has ended.
+        """
         self._send("signal", key, int(number))
 
     def end(self, grace_s: float, patience_s: float = 0.0) -> None:
-        """End the whole tree: SIGTERM after the patience, SIGKILL a grace later. `is_over` tells when that is done.
+        """End the whole tree: SIGTERM after the patience, SIGKILL a grace later. `is_over` is True when that is done.
 
         With patience, processes that run until SIGTERM are reported as LeftRunning.
         """
@@ -128,11 +140,11 @@ class ProcessTree:
 
     @staticmethod
     def end_limit_s(grace_s: float) -> float:
-        """How long that may take."""
+        """Return how long end() may take, in seconds."""
         return grace_s + GIVE_UP_S + 1.0
 
     def events(self) -> list[Event]:
-        """What happened since the last call. GuardianLostError if nobody tells any more."""
+        """Return the events since the last call. Raise GuardianLostError if the guardian has ended too early."""
         try:
             data = self._channel.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -147,11 +159,11 @@ class ProcessTree:
 
     @staticmethod
     def suspended() -> AbstractContextManager[None]:
-        """While this process is stopped. The guardian knows the difference."""
+        """Return a context for the time in which this process is stopped. The guardian notices that by itself."""
         return nullcontext()
 
     def kill_directly(self) -> None:
-        """For when the guardian cannot. Orphans that it had adopted are not found any more."""
+        """Kill the workers without the guardian. Orphans that the guardian had adopted are not found any more."""
         for pid in self._running.values():
             for one in (pid, *descendants(pid)):
                 with suppress(OSError):
@@ -160,14 +172,17 @@ class ProcessTree:
         self.is_over = True
 
     def close(self) -> None:
-        """Whatever still runs is ended in the background; normally nothing does."""
+        """Close the connection.
+
+        The guardian then ends remaining processes in the background; usually there are none.
+        """
         self._channel.close()
         with suppress(subprocess.TimeoutExpired):
             self._guardian.wait(1.0)
 
     def _send(self, *message: object) -> None:
-        self._guardian.send_signal(signal.SIGCONT)  # somebody may have frozen it with the workers
-        with suppress(OSError):  # a lost guardian is an event like others
+        self._guardian.send_signal(signal.SIGCONT)  # it may have been frozen together with the workers
+        with suppress(OSError):  # a lost guardian is reported by events()
             self._channel.sendall(pack(*message))
 
     def _event(self, message: tuple[Any, ...]) -> Event | None:

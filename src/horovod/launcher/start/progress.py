@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line on the terminal while workers start: how many have come to the rendezvous. Nothing in pipes and files.
+"""One line on the terminal while workers start: how many have reached the rendezvous. Pipes and files get nothing.
 
-It appears only if the start takes long enough to wonder about, and is gone before anything else is written.
+The line appears only if the start takes noticeably long, and is removed before any other output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_S = 0.1
 
 
 class StartProgress:
-    """Shown from a thread of its own until all ranks have met, something was written, or `stop`."""
+    """Thread that shows the line until all ranks have met, something else is written, or `stop` is called."""
 
     def __init__(self, server: Server, ranks: int, terminal: Sink) -> None:
         self._server = server
@@ -38,9 +38,9 @@ class StartProgress:
     def _show(self) -> None:
         if self._over.wait(_PATIENCE_S) or self._server.has_met:
             return
-        from rich.console import Console  # late: most starts are over before it would be loaded
+        from rich.console import Console  # imported late, because most starts are over before rich would be loaded
 
-        # Rich asks the file what it is: ours is a terminal, behind a sink.
+        # Rich asks the file whether it is a terminal. This one is, behind a sink.
         console = Console(file=self._terminal, force_terminal=True)  # type: ignore[arg-type]
         with console.status(self._text()) as line:
             while not (self._over.wait(_LOOK_S) or self._server.has_met):
@@ -51,7 +51,7 @@ class StartProgress:
 
 
 class _Terminal:
-    """What rich needs of a file, over a sink: writing never waits, not even for a terminal that Ctrl-S has stopped."""
+    """File object for rich on top of a sink. Writing never waits, even for a terminal that Ctrl-S has stopped."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -69,7 +69,7 @@ class _Terminal:
 
 @contextmanager
 def start_progress(server: Server, ranks: int, output: UserOutput) -> Iterator[None]:
-    """The line goes away before anything else is written. None at all unless stderr is a terminal."""
+    """Show the progress line while the ranks start, if stderr is a terminal. It disappears before any other output."""
     if not (os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"):
         yield
         return

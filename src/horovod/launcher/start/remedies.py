@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can do about the failure of a worker: the one remedy that fits its cause, if there is one.
+"""Remedies for the failure of a worker: the one that fits the cause, if any.
 
-A pattern must not be found in errors of another cause: no advice is better than one that does not fit.
+A pattern must not match errors with another cause, because wrong advice is worse than none.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ _OF_FILES_AND_MODULES = (
     ),
 )
 
-# The first that is found in how the worker ended, or in the line of its error.
+# The first pattern found in how the worker ended, or in the line of its error, determines the remedy.
 _REMEDIES = (*_ENDS_BY_SIGNAL, *_OF_HOROVOD, *_OF_GPUS, *_OF_MEMORY_AND_LIMITS, *_OF_FILES_AND_MODULES)
 
 
 def remedy_for(how: str, error: str) -> str | None:
-    """Return a remedy.
+    """Return the remedy for a failure, or None if none is known.
 
     Args:
         how: How the worker ended, for example "killed by signal 9 (SIGKILL)".

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that are started anew after a failure (--max-restarts): for programs that go on from checkpoints of their own.
+"""Restarts of a failed job (--max-restarts), for programs that resume from their own checkpoints.
 
-Every run is a job for itself, with its own processes, rendezvous and secret.
+Each run has its own processes, rendezvous and secret.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from horovod.launcher.start.processes import ProcessTree
 from horovod.launcher.start.stop_signals import StopSignals
 
 RESTART_COUNT_VARIABLE = "HOROVOD_RESTART_COUNT"
-QUICK_S = 10.0  # a job that fails sooner has hardly begun
+QUICK_S = 10.0  # a job that fails sooner counts as a quick failure, which delays the restart
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
-# In these processes, as the n-th restart; the last argument tells of a result whether no other run follows it.
+# Runs the job as the n-th restart. The last argument tells whether a result is final, so that no run follows it.
 RunOnce = Callable[[ProcessTree, int, Callable[[JobResult], bool]], JobResult]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many restarts there may be, were, and how many failures in a row came at once. Pure."""
+    """Number of restarts allowed and used, and of quick failures in a row."""
 
     most: int
     used: int = 0
@@ -38,7 +38,7 @@ class Budget:
         return result.exit_code == 0 or result.stop_signal is not None or self.used >= self.most
 
     def spend(self, ran_s: float) -> tuple[Budget, float]:
-        """For a restart after a run of so many seconds, and the pause before it."""
+        """Return the budget after one more restart, and the pause before it, for a run that took `ran_s` seconds."""
         quick = self.quick + 1 if ran_s < QUICK_S else 0
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (quick - 1)) if quick else 0.0
         return replace(self, used=self.used + 1, quick=quick), pause_s
@@ -51,7 +51,7 @@ def restart_line(budget: Budget, result: JobResult, pause_s: float) -> str:
 
 
 def run_with_restarts(most: int, run_once: RunOnce, tree: ProcessTree, output: UserOutput) -> JobResult:
-    """The result of the last run. `tree` is for the first one."""
+    """Run the job until a result is final, and return that result. The first run uses `tree`."""
     budget = Budget(most)
     began = time.monotonic()
     result = run_once(tree, 0, budget.is_last)
@@ -68,7 +68,10 @@ def run_with_restarts(most: int, run_once: RunOnce, tree: ProcessTree, output: U
 
 
 def _again(budget: Budget, run_once: RunOnce, tree: ProcessTree, output: UserOutput) -> JobResult:
-    """Hosts that do not answer were there before, and may come back."""
+    """Run the job again.
+
+    Hosts that do not answer count as a failure of this run, because they answered before and may come back.
+    """
     from horovod.launcher.remote.opening import HostsError
 
     try:
@@ -81,7 +84,7 @@ def _again(budget: Budget, run_once: RunOnce, tree: ProcessTree, output: UserOut
 
 
 def _say_and_pause(output: UserOutput, line: str, seconds: float) -> int | None:
-    """Wait, unless a signal to stop comes, be it in answer to the line; its number."""
+    """Print the line, then wait. Return the number of a signal that ends the job, or None when the time is over."""
     deadline = time.monotonic() + seconds
     with StopSignals() as signals:
         output.say(line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job from its options, fixed or elastic, and started again if --max-restarts allows it."""
+"""Run of a job from its options, fixed or elastic, with restarts if --max-restarts allows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run_job(request: JobRequest, tree: ProcessTree, output: UserOutput) -> JobResult:
-    """Run the command in all workers, and again if --max-restarts allows it."""
+    """Run the command in all workers, and again after a failure if --max-restarts allows it."""
 
     def once(in_tree: ProcessTree, count: int, is_last: Callable[[JobResult], bool]) -> JobResult:
         def collect_last(server: Server, result: JobResult) -> None:

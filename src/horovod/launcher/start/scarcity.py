@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines for the user about what a host has too little of for its ranks: GPUs, cores, threads. The job starts anyway."""
+"""Warnings about scarce resources of a host: GPUs, cores, threads. The job starts anyway."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from horovod.launcher.output.user_output import UserOutput
 from horovod.launcher.start.limits import threads_notice
 from horovod.launcher.start.worker_environment import shared_gpus_notice, shows_warnings
 
-# Programs are tried out with a few ranks on a laptop or a small CI machine, 4 to 8 on 2 cores, which is nothing to
-# warn of. More than this many ranks for each core are a mistake: a digit too many, or the slots of another machine.
+# A few ranks on a laptop or a small CI machine (4 to 8 on 2 cores) are usual and cause no warning. More ranks per core
+# than this are probably a mistake: a digit too many, or the slots of another machine.
 RANKS_PER_CORE = 4
 _THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def say_what_is_scarce(options: JobOptions, ranks: int, ranks_per_name: int, output: UserOutput) -> None:
-    """Print a line for each thing that this machine has too little of.
+    """Print a line for each scarce resource of this machine.
 
     Args:
-        options: The flags, which may ask for no warnings.
-        ranks: How many ranks this machine runs.
-        ranks_per_name: How many of them at most have the same host name, and so different local ranks.
+        options: The flags, which may disable warnings.
+        ranks: Number of ranks on this machine.
+        ranks_per_name: Largest number of them under one host name, which have different local ranks.
         output: Where to print.
     """
     if not shows_warnings(options):
@@ -45,9 +45,9 @@ def say_if_cores_of_hosts_are_few(
     """Print one line about the first host that has far more ranks than cores.
 
     Args:
-        options: The flags, which may ask for no warnings.
-        ranks: By host.
-        facts: By host, what its agent has said about it; without "cores" they are unknown.
+        options: The flags, which may disable warnings.
+        ranks: Number of ranks by host.
+        facts: What each host's agent reported; without "cores" their number is unknown.
         output: Where to print.
     """
     found = (cores_notice(ranks[host], told.get("cores"), f"host {host}") for host, told in facts.items())
@@ -57,7 +57,7 @@ def say_if_cores_of_hosts_are_few(
 
 
 def cores_notice(ranks: int, cores: object, where: str) -> str | None:
-    """Return a line for the user if there are far more ranks than cores, None if not or if `cores` is no number."""
+    """Return a warning if there are far more ranks than cores, otherwise None. None too if `cores` is not a number."""
     if not isinstance(cores, int) or cores < 1 or ranks <= RANKS_PER_CORE * cores:
         return None
     counted = f"{cores} core{'s' * (cores > 1)}"
@@ -68,6 +68,9 @@ def cores_notice(ranks: int, cores: object, where: str) -> str | None:
 
 
 def threads_each(cores: int, environ: Mapping[str, str]) -> int:
-    """Return how many threads a worker has after `import numpy` and hvd.init(): its own, the engine's, NumPy's pool."""
+    """Return the number of threads of a worker after `import numpy` and hvd.init().
+
+    These are its own thread, the engine's thread, and NumPy's pool.
+    """
     given = next((environ[name] for name in _THREAD_SETTINGS if environ.get(name, "").isdecimal()), None)
     return 1 + (max(1, int(given)) if given is not None else cores)

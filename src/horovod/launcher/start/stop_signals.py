@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals to the launcher as events: a handler notes them, and a descriptor becomes readable.
+"""Signals to the launcher as events: a handler records them and makes a descriptor readable.
 
-SIGINT, SIGTERM and SIGHUP end the job, SIGTSTP suspends the launcher, SIGUSR1 and SIGUSR2 are for the workers.
+SIGINT, SIGTERM and SIGHUP end the job, SIGTSTP suspends the launcher, and SIGUSR1 and SIGUSR2 go to the workers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def dropping() -> AbstractContextManager[None]:
-    """Drop SIGUSR1 and SIGUSR2 for which this process has no handler: while no worker runs, they end nothing."""
+    """Ignore SIGUSR1 and SIGUSR2 if this process has no handler for them, because they would end it."""
     return _handling(_drop)
 
 
 def forwarding(forward: Callable[[int], object]) -> AbstractContextManager[None]:
-    """Call `forward` with each SIGUSR1 and SIGUSR2 that this process has no handler for."""
+    """Call `forward` with each SIGUSR1 and SIGUSR2 for which this process has no handler."""
     return _handling(lambda number, _: forward(number))
 
 
@@ -41,7 +41,7 @@ def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[No
 
 
 def _drop(_number: int, _frame: FrameType | None) -> None:
-    """Handle the signal in place of SIG_IGN, which the workers would inherit."""
+    """Ignore the signal. SIG_IGN would be inherited by the workers."""
 
 
 def _is_free(number: int) -> bool:
@@ -50,7 +50,7 @@ def _is_free(number: int) -> bool:
 
 
 class StopSignals:
-    """In place of the handlers that were there, while it is entered. Outside the main thread Python allows none."""
+    """Context that replaces the signal handlers. It replaces none outside the main thread, where Python forbids it."""
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -63,10 +63,10 @@ class StopSignals:
         self._sender.setblocking(False)
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                if signal.getsignal(number) is not signal.SIG_IGN:  # ignored signals stay ignored, as under nohup
                     self._previous[number] = signal.signal(number, self._note)
             for number in FORWARDED:
-                if _is_free(number):  # a program that calls horovod.run keeps its handler
+                if _is_free(number):  # a program that calls horovod.run keeps its own handler
                     self._previous[number] = signal.signal(number, self._note)
         return self
 
@@ -80,8 +80,8 @@ class StopSignals:
         return self._receiver.fileno()
 
     def ring(self) -> None:
-        """Wake whoever waits for signals, without one. From any thread."""
-        with suppress(OSError):  # full: awake anyway; closed: nobody waits
+        """Wake the thread that waits for signals, although none came. Any thread may call this."""
+        with suppress(OSError):  # buffer full: the thread is awake anyway; closed: no thread is waiting
             self._sender.send(b"\0")
 
     def take(self) -> list[int]:
@@ -98,11 +98,11 @@ class StopSignals:
 
     @property
     def is_to_suspend(self) -> bool:
-        """Whether Ctrl-Z was typed and not taken yet."""
+        """Return True if Ctrl-Z was typed and not handled yet."""
         return signal.SIGTSTP in self._came
 
     def suspend(self) -> None:
-        """Stop this process, as if nobody had caught the signal; return when it is continued."""
+        """Stop this process as SIGTSTP does by default. Return when it is continued."""
         self._came = [number for number in self._came if number != signal.SIGTSTP]
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)

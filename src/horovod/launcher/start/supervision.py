@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do when a worker exits, a signal comes or time passes: decisions only, the loop in job.py acts on them.
+"""Decisions when a worker exits, a signal comes or time passes.
+
+This module only decides; the loop in job.py carries the decisions out.
 
     running --failure--> ending --grace over--> killed
-    running --signal---> ending --second signal or grace over--> killed --nobody dies of it--> given up
+    running --signal---> ending --second signal or grace over--> killed --processes do not end--> given up
 
-A worker that fails only because it lost a peer is not the cause: the job waits a moment for the one that is. A worker
-that has reported an exception of its own is the cause, however long it takes to end; it has the grace for that.
+A worker that fails only because it lost a peer is not the cause, so the job waits a moment for the worker that is. A
+worker that has reported an exception of its own is the cause; the job waits for its end until the grace is over.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from enum import Enum
 
 GRACE_S = 5.0
 CAUSE_WAIT_S = 1.0
-KILL_LIMIT_S = 5.0  # a process that sleeps in the kernel outlives SIGKILL, maybe for ever
+KILL_LIMIT_S = 5.0  # a process that sleeps in the kernel may outlive SIGKILL indefinitely
 
 
 class State(Enum):
@@ -29,7 +31,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended. `blames_peer`: its last words say that another rank was lost."""
+    """End of a worker. `blames_peer` means that its last output reports the loss of another rank."""
 
     rank: int
     code: int
@@ -38,18 +40,18 @@ class Exit:
 
 @dataclass
 class Supervision:
-    """Every event returns the signal that all living workers must get now, or None."""
+    """State of a job. Each event method returns the signal that all living workers must get now, or None."""
 
     grace_s: float = GRACE_S
     state: State = State.RUNNING
     failure: Exit | None = None
     stop_signal: int | None = None
     deadline: float | None = None
-    reported: Exit | None = None  # of the first worker that has reported an exception
+    reported: Exit | None = None  # expected exit of the first worker that reported an exception
     _suspects: list[Exit] = field(default_factory=list)
 
     def on_report(self, expected: Exit, now: float) -> bool:
-        """A worker reports that it is about to end in this way. Return whether it is the first failure."""
+        """Record that a worker reports how it is about to end. Return True if this is the first failure."""
         if self.reported is not None or self.state not in (State.RUNNING, State.WAITING_FOR_CAUSE):
             return False
         self.reported = expected
@@ -84,8 +86,8 @@ class Supervision:
         """Act on a deadline that has passed.
 
         Args:
-            has_unread_exits: Workers have ended whose last words are still being read. One of them may be the cause,
-                so none is blamed before, although the deadline has passed: the launcher itself may have been late.
+            has_unread_exits: The last output of some ended workers is still being read. One of them may be the cause,
+                so no worker is blamed yet, although the deadline has passed: the launcher itself may have been late.
         """
         if self.deadline is None or now < self.deadline:
             return None
@@ -122,6 +124,6 @@ class Supervision:
 
 
 def blames_peer(last_error_lines: list[str]) -> bool:
-    """Whether a worker's last words report the loss of another rank instead of an error of its own."""
+    """Return True if a worker's last output reports the loss of another rank instead of an error of its own."""
     words = [line for line in last_error_lines if line.strip() and not line.startswith((" ", "\t"))]
     return bool(words) and "HorovodInternalError" in words[-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices a thread of the process that drives a job, if it ends with an exception: the job cannot go on without it."""
+"""Detection of exceptions that end a thread of the process that runs a job, which cannot go on without the thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ _OUR_THREADS = "horovod-"
 
 
 class ThreadFailures:
-    """Enter it while a job runs. `wake` is called when a thread has failed; `failure` then says which, and why.
+    """Context that detects failed threads while a job runs.
+
+    `wake` is called when a thread has failed; `failure` then names the thread and the error.
 
     Args:
         wake: Wakes the job's loop, which calls `check` or looks at `failure`.
-        process: What errors call this process.
+        process: Name of this process in errors.
     """
 
     def __init__(self, wake: Callable[[], None], process: str = "launcher") -> None:
@@ -26,7 +28,7 @@ class ThreadFailures:
 
     def __enter__(self) -> ThreadFailures:
         self._previous = threading.excepthook
-        self._hook = self._on_exception  # one object, by which __exit__ recognises it
+        self._hook = self._on_exception  # one bound-method object, by which __exit__ recognises it
         threading.excepthook = self._hook
         return self
 

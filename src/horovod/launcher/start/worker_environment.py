@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of a worker: the driver's, what flags and the config file ask for, and its place in the world."""
+"""Environment of a worker: the driver's variables, the flags and the config file, and its place in the world."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from horovod.launcher.remote.probing import Address
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-# The last two are set in elastic workers. A worker may start a job itself, whose ranks must not take its id or place.
+# The last two are set in elastic workers. A worker may start a job itself, whose ranks must not inherit its id or
+# place.
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE, BIRTH_VARIABLE, place_variables.PLANNED)
-# What starts the ranks and moves their tensors, in Horovod's words, unless mpirun or jsrun does.
+# Settings of Horovod for ranks that horovodrun itself starts, without mpirun or jsrun.
 _BACK_ENDS = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 def is_exportable(name: str) -> bool:
-    """Return True if a variable may go to another host."""
+    """Return True if a variable may be sent to another host."""
     return _is_inherited(name) and not names_devices(name)
 
 
 def names_devices(name: str) -> bool:
-    """Return True for a variable that lists GPUs of one host, and means nothing on another."""
+    """Return True for a variable that lists GPUs of one host, which is meaningless on another host."""
     return name.endswith(_DEVICES)
 
 
@@ -42,12 +43,12 @@ def _is_inherited(name: str) -> bool:
 
 
 def shared_gpus_notice(environ: Mapping[str, str], ranks: int) -> str | None:
-    """Return a line for the user if the environment lists GPUs, but fewer than this host has ranks.
+    """Return a message if the environment lists GPUs, but fewer than this host has ranks, otherwise None.
 
     A list without a GPU (empty, or -1) is the usual way to train on CPUs.
     """
     listed = environ.get(_DEVICES, "")
-    # CUDA ignores the first entry that is not a GPU and all that follow it.
+    # CUDA ignores the first entry that is not a GPU and all entries after it.
     gpus = len(list(itertools.takewhile(lambda entry: entry.strip() not in ("", "-1"), listed.split(","))))
     if not 0 < gpus < ranks:
         return None
@@ -61,19 +62,19 @@ def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the launcher's environment as workers of this host see it.
 
     Raises:
-        ValueError: a known setting in it has a bad value.
+        ValueError: A known setting has a bad value.
     """
     for name, value in environ.items():
         if value and name in settings.BY_NAME:
             settings.parse(settings.BY_NAME[name], value)
     inherited = torchrun_variables.without_outer_place(environ)
     passed = {name: value for name, value in inherited.items() if _is_inherited(name)}
-    # With faulthandler, a crash of native code shows the Python stack.
+    # With faulthandler, a crash of native code also prints the Python stack.
     return {"PYTHONFAULTHANDLER": "1", **passed, "PYTHONUNBUFFERED": "1"}
 
 
 def flag_environment(options: JobOptions) -> dict[str, str]:
-    """Return the variables that stand for the flags and config values given."""
+    """Return the variables for the flags and config values that were given."""
     skipped = set()
     if not options.settings.get("HOROVOD_AUTOTUNE"):
         skipped |= {setting.name for name, setting in FLAG_SETTINGS.items() if name.startswith("autotune_")}
@@ -94,7 +95,7 @@ def flag_environment(options: JobOptions) -> dict[str, str]:
 
 
 def number_of(options: JobOptions, variable: str) -> float:
-    """Return a setting as it was given to the launcher, else of the environment. ValueError if it is out of range."""
+    """Return a setting as given to the launcher, or from the environment. Raise ValueError if it is out of range."""
     name, setting = next((name, one) for name, one in FLAG_SETTINGS.items() if one.name == variable)
     given = options.settings.get(variable)
     if given is None:
@@ -103,7 +104,7 @@ def number_of(options: JobOptions, variable: str) -> float:
 
 
 def shows_warnings(options: JobOptions) -> bool:
-    """Return True if the launcher shows warnings: its level is that of the workers' log."""
+    """Return True if the launcher shows warnings, which depends on the workers' log level."""
     level = options.settings.get("HOROVOD_LOG_LEVEL") or os.environ.get("HOROVOD_LOG_LEVEL", "")
     return str(level).lower() not in ("error", "fatal")
 
@@ -116,7 +117,10 @@ def slot_environment(slot: SlotInfo) -> dict[str, str]:
 
 
 def torchrun_environment(slot: SlotInfo, address: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The same as torchrun says it, but for what the user has set. Address and port: free for torch's store."""
+    """Return torchrun's variables for a rank, except those that the user has set.
+
+    `port` is free for PyTorch's store.
+    """
     place = {
         "RANK": slot.rank,
         "WORLD_SIZE": slot.size,
@@ -127,7 +131,7 @@ def torchrun_environment(slot: SlotInfo, address: str, port: int, environ: Mappi
 
 
 def overruled_settings(environ: Mapping[str, str], options: JobOptions) -> list[str]:
-    """Return a line for each setting that asks for MPI, which the launcher's own values replace in the workers."""
+    """Return a message for each setting that asks for MPI, which the launcher replaces in the workers."""
     asked = {**environ, **flag_environment(options)}
     return [
         f"{name}={asked[name]} has no effect: horovodrun uses gloo unless it is started with --mpi"
@@ -146,9 +150,12 @@ def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, 
 
 
 def interface_environment(nics: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The interfaces to use: of the flag, else of the environment. ValueError if one of them is not there.
+    """Return the variables for the network interfaces of the flag or the environment.
 
-    A choice that the user made for NCCL alone stands unless a flag overrules it.
+    An NCCL_SOCKET_IFNAME that the user set stays, unless a flag overrides it.
+
+    Raises:
+        ValueError: An interface does not exist.
     """
     text = environ.get("HOROVOD_GLOO_IFACE", "")
     asked = list(nics) or interface_names(text)
@@ -162,7 +169,7 @@ def interface_environment(nics: Sequence[str], environ: Mapping[str, str]) -> di
 
 
 def address_environment(address: Address, environ: Mapping[str, str]) -> dict[str, str]:
-    """Of the workers of a host that other hosts reach at `address`."""
+    """Return the variables for workers of a host that other hosts reach at `address`."""
     variables = {"HOROVOD_HOST_ADDRESS": address.text, "HOROVOD_GLOO_IFACE": address.interface}
     if "NCCL_SOCKET_IFNAME" not in environ:
         variables["NCCL_SOCKET_IFNAME"] = address.interface

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark, under import paths of Horovod's: not available yet."""
+"""Placeholder for this package of Horovod's Spark API, which is not available yet."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark, under an import path of Horovod's: not available yet."""
+"""Placeholder for this module of Horovod's Spark API, which is not available yet."""
 
 from horovod.common.not_yet import function
 
