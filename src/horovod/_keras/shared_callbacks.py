@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks that both Keras doors show alike. A door's is one of these and a keras.callbacks.Callback.
+"""Callbacks of both Keras APIs. Each API derives its callback from one of these and keras.callbacks.Callback.
 
-The door names its keras module in the class body; what the callbacks do is in `callbacks` and `elastic`.
+The derived class names its keras module in the class body; modules `callbacks` and `elastic` implement the callbacks.
 """
 
 from __future__ import annotations
