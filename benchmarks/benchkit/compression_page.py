@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "compression.md"
 SLOW_LINKS = "slow links", "benchmarks/compression.py"
 CODECS = "codecs", "benchmarks/codecs.py"
 _WIDTH = 120  # characters in lines of text
-_MODEL_LINK = "1 Gbit/s"  # the time beyond that of the bytes at this link is the fixed time
+_MODEL_LINK = "1 Gbit/s"  # the model's fixed time is computed from measurements at this link
 _COMPARED = (1e7, 1e8, 1e9, 2.5e9, 1e10, 2.5e10)  # bits per second
 
 _LAYOUT = """\

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def time_of(size: int, most_rounds: int, seconds: float) -> float:
-    """Return an allreduce's median microseconds over as many rounds as fit into `seconds`, equal on all ranks."""
+    """Return an allreduce's median microseconds over the rounds that fit into `seconds`, equally many everywhere."""
     data = np.zeros(size // 4, dtype=np.float32)
 
     def one_round() -> float:

@@ -18,7 +18,7 @@ from testkit.processes import Process, accounts, wait_for_all
 from benchkit.hosts import NamespaceHosts
 
 _PORT = 5_001
-_QUEUE_MS = 50  # a bucket's queue holds data for this time and drops the rest
+_QUEUE_MS = 50  # a bucket's queue holds what it can send in this time; the rest is dropped
 _READY = "ready"
 _RECEIVER = f"""
 import socket, sys, time

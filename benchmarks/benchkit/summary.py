@@ -18,7 +18,7 @@ _KEPT_PER_ROUND = 64  # times of a round for the bootstrap; more would not narro
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer the peer takes; `low` and `high` bound it with 95 % confidence."""
+    """Ratio of the peer's time to Khorovod's; `low` and `high` bound it with 95 % confidence."""
 
     value: float
     low: float

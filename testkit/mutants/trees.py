@@ -35,7 +35,7 @@ class BuildError(RuntimeError):
 
 
 class Tree:
-    """Sources and build of one job: `root` holds the sources and build/, `pristine` a copy of build/ without mutant."""
+    """Working copy of one job: `root` has the sources and build/, `pristine` a copy of build/ without a mutant."""
 
     def __init__(self, folder: Path, sources: Path, threads: int = 1) -> None:
         self.root = folder / "tree"

@@ -14,8 +14,8 @@ from pathlib import Path
 from testkit.suite.selection import Pick
 
 TORCH = {"HOROVOD_TEST_DOORS": "torch"}  # PyTorch is installed, so its tests must not be skipped
-# For parts of REST: of the tests that TEST has not run, those that may run beside others, and those that must run
-# alone.
+# Environments for parts of REST. LEFT selects the tests that TEST has not run, without those that must run alone, which
+# ALONE selects.
 LEFT = {"PYTEST_ARGS": "--selection=rest"}
 ALONE = {"PYTEST_ARGS": "--selection=rest-promises"}
 # Compile on one core, because another part runs beside it; the variables are for make and for cmake.

@@ -18,7 +18,7 @@ from horovod.common.objects import allgather_object
 
 
 class MetricAverageCallbackImpl(Checked):
-    """Average of metrics over all ranks at the end of an epoch; later callbacks see the averages."""
+    """Callback that averages metrics over all ranks at the end of an epoch; later callbacks see the averages."""
 
     def __init__(self, backend: Any, device: str = "", *args: Any) -> None:
         super().__init__(*args)
@@ -38,7 +38,10 @@ class MetricAverageCallbackImpl(Checked):
 
 
 class LearningRateScheduleCallbackImpl(Checked):
-    """Learning rate initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
+    """Callback that sets the learning rate to initial_lr * multiplier(epoch).
+
+    A number m as multiplier means m ** (epoch - start_epoch).
+    """
 
     params: dict[str, Any]
 
@@ -120,7 +123,7 @@ class LearningRateScheduleCallbackImpl(Checked):
 
 
 class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
-    """Learning rate that grows with each batch, from initial_lr / size to initial_lr after `warmup_epochs`."""
+    """Callback that raises the learning rate with each batch, from initial_lr / size to initial_lr."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from horovod._keras.undistributed import Checked
 
 
 class CommitStateCallbackImpl(Checked):
-    """Commit of the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
+    """Callback that commits the state after every `batches_per_commit` batches and after every epoch; pass it last."""
 
     def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
         super().__init__(*args)
@@ -37,7 +37,10 @@ class CommitStateCallbackImpl(Checked):
 
 
 class UpdateBatchStateCallbackImpl(Checked):
-    """Update of `state.batch` to the batch of the epoch. After a restart it shortens the first epoch by that number."""
+    """Callback that sets `state.batch` to the batch of the epoch.
+
+    After a restart it shortens the first epoch by the batches that are already done.
+    """
 
     params: dict[str, Any]
 
@@ -67,7 +70,7 @@ class UpdateBatchStateCallbackImpl(Checked):
 
 
 class UpdateEpochStateCallbackImpl(Checked):
-    """Update of `state.epoch` to the number of finished epochs, across restarts."""
+    """Callback that sets `state.epoch` to the number of finished epochs, also counting those before a restart."""
 
     def __init__(self, backend: Any, state: Any, *args: Any) -> None:
         super().__init__(*args)

@@ -15,7 +15,7 @@ from horovod.common.objects import allgather_object
 
 
 class BroadcastGlobalVariablesCallbackImpl(Checked):
-    """Broadcast of the root's variables, once: after every callback's on_train_begin and before the first step.
+    """Callback that broadcasts the root's variables once, after every on_train_begin and before the first step.
 
     On TensorFlow, Keras builds optimizers, and models without an input shape, in the first step. This callback builds
     them earlier. If that fails, it broadcasts after the first step.

@@ -246,7 +246,7 @@ class TensorFlowKerasState(_VariablesState):
 
 
 def _build_optimizer(optimizer: Any, variables: Any) -> None:
-    """Create the optimizer's slots: a new worker has none yet, but the other ranks broadcast all of theirs."""
+    """Create the optimizer's slots: a new worker has none yet, but all ranks must broadcast equally many."""
     if optimizer is None or getattr(optimizer, "built", False):
         return
     if hasattr(optimizer, "build"):

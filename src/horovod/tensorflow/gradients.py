@@ -39,8 +39,8 @@ class GradientReduction:
     groups: Any = None
     process_set: ProcessSet = global_process_set
     scope: str = "DistributedGradients"
-    function: str = "DistributedGradientTape"  # name in errors
-    remedy: str = ""  # advice in errors: how to replace a gradient that is None by zeros
+    function: str = "DistributedGradientTape"  # the user's function in error messages
+    remedy: str = ""  # how to replace a gradient that is None by zeros, for error messages
     memories: Memories | None = None  # memories of an optimizer's compression; None: those stored with the variables
     compressed: CompressedReduction | None = field(init=False, default=None)  # reduction if the compression is a method
 
