@@ -27,7 +27,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """End a process group by SIGTERM, on which mpiexec ends its ranks; after three seconds by SIGKILL."""
+    """End a process group by SIGTERM, on which mpiexec ends its ranks; after at most 3 s by SIGKILL."""
     for number, patience_s in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
         try:
             os.killpg(process.pid, number)

@@ -69,7 +69,7 @@ class Job:
         return max((int(one["generation"]) for one in self.entries() if "generation" in one), default=0)
 
     def await_asking(self, count: int) -> None:
-        """Wait until this many workers in total have been about to call hvd.init()."""
+        """Wait until this many workers in total have reached their first hvd.init()."""
         self.wait_for(lambda: sum("asks" in one for one in self.entries()) >= count)
 
     def wait_for(self, found: Callable[[], Any]) -> Any:

@@ -80,7 +80,8 @@ def elastic() -> None:
             note(error=str(error)[:200])
             raise
 
-    # Also imports what torch needs for the first optimizer, because ranks in hvd.init() would wait for it.
+    # Done before hvd.init(), because the other ranks wait for a rank that has called it. torch imports more modules for
+    # the first optimizer.
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     note(asks=True)

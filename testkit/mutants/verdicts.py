@@ -13,7 +13,7 @@ _EXTRA_S = 10.0
 
 
 class Ended(Enum):
-    """End of a run of tests."""
+    """Outcome of a run of tests."""
 
     PASSED = "passed"
     FAILED = "failed"

@@ -29,7 +29,7 @@ on_both = partial(on_all_ranks, HOMES2, HOMES4, limit_s=120)
 
 @contextmanager
 def staged() -> Iterator[None]:
-    """Make optimizers that leave gradients in the memory in which autograd put them."""
+    """Make optimizers that are created in the block leave gradients in the memory in which autograd put them."""
     with mock.patch("horovod.torch.optimizer.gradient_homes", return_value=None):
         yield
 

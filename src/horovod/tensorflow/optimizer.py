@@ -79,7 +79,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
             )
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude the gradient of a variable from the reduction; it is still divided by the number of ranks."""
+        """Exclude a variable's gradient from the reduction; by default it is still divided by the number of ranks."""
         self._local.register(var)
         if self._agg_helper is not None:
             self._agg_helper.register_local_var(var)

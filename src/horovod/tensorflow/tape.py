@@ -49,7 +49,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         self._local = LocalVariables(reduction, process_set, scale_local_gradients)
 
     def register_local_source(self, source: Any) -> None:
-        """Exclude the gradient of a variable from the reduction; it is still divided by the number of ranks."""
+        """Exclude a variable's gradient from the reduction; by default it is still divided by the number of ranks."""
         self._local.register(source)
 
     def gradient(
