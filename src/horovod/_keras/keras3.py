@@ -76,7 +76,7 @@ class Keras3Optimizer:
 
     def _apply_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         reduced = self._horovod(grads, variables)
-        if self._passes is not None:  # without gradients that are None, about which Keras would warn
+        if self._passes is not None:  # drop gradients that are None, about which Keras would warn
             present = [index for index, gradient in enumerate(reduced) if gradient is not None]
             reduced, variables = [reduced[index] for index in present], [variables[index] for index in present]
         self._runs_update_rule = self._passes is not None
