@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes, hosts and lifetimes for all that starts real ranks: the tests, the fault tests and the benchmarks.
+"""Tools for programs that start ranks: the tests, the fault tests and the benchmarks.
 
-One idea a file: places (where things are), modules (files that are on no path), lifetimes and families (nothing
-outlives its owner), processes (output, deadlines) and stacks, launcher (horovodrun), variables and meeting (how ranks
-find each other), hosts (network namespaces), pipes (workers tell and wait), mutants (do tests notice mistakes?).
+Modules: places (paths in the repository), modules (imports by file), lifetimes and families (no process outlives its
+owner), processes (output and deadlines) and stacks, launcher (horovodrun), variables and meeting (rendezvous), hosts
+(network namespaces), pipes (synchronisation with workers), mutants (do the tests notice mistakes?).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for something that another thread or process does, with a guard against hangs."""
+"""Polling for what another thread or process does, with a guard against hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Found = TypeVar("Found")
 def await_that(is_so: Callable[[], Found], limit_s: float = 30, account: Callable[[], object] = str) -> Found:
     """Wait until the condition holds, and return what it returned.
 
-    AssertionError, with what `account` returns, if that takes longer than the limit, scaled for this machine.
+    Raise AssertionError with the result of `account` if that takes longer than the limit, which is scaled for this
+    machine.
     """
     limit_s = patience(limit_s)
     give_up = time.monotonic() + limit_s

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes with all that they have started: who of them is alive, and how to end them without exception."""
+"""Process trees: which processes of a tree are alive, and how to kill all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """A dead orphan may stay a zombie: whether it is reaped is the business of this machine's init."""
+    """Return True if the process runs. A zombie counts as dead, because only this machine's init can reap an orphan."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -21,14 +21,14 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def living(processes: Iterable[psutil.Process], limit_s: float = 0.0) -> list[psutil.Process]:
-    """Those that are still alive after at most `limit_s` seconds."""
+    """Return the processes that are still alive after at most `limit_s` seconds."""
     processes = list(processes)
     psutil.wait_procs([process for process in processes if is_alive(process)], timeout=limit_s)
     return [process for process in processes if is_alive(process)]
 
 
 def kill_family(pid: int) -> None:
-    """End a process and its descendants at once."""
+    """Kill a process and its descendants."""
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         for process in [*parent.children(recursive=True), parent]:
@@ -37,14 +37,14 @@ def kill_family(pid: int) -> None:
 
 
 class Mark:
-    """A variable that children inherit: it finds them even after their own parent has ended."""
+    """Environment variable that children inherit; it finds them even after their own parent has ended."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.value = uuid.uuid4().hex
 
     def processes(self) -> Iterator[psutil.Process]:
-        """All that live with this mark, but for this process."""
+        """Yield all live processes with this variable, except this process."""
         for process in psutil.process_iter():
             try:
                 marked = process.environ().get(self.name) == self.value

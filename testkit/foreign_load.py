@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much processor time other programs of this machine have taken, beside this process and its descendants."""
+"""Processor time that other programs of this machine have used, besides this process and its descendants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 class ForeignLoad:
-    """Measures from its construction on."""
+    """Measurement of other programs' load, from the construction on."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -19,7 +19,7 @@ class ForeignLoad:
         self._ours_s = _our_s()
 
     def cores(self) -> float:
-        """Return how many cores others have kept busy on average since the construction."""
+        """Return how many cores other programs have kept busy on average since the construction."""
         elapsed_s = max(time.monotonic() - self._began, 1e-3)
         return max(0.0, (_busy_s() - self._all_s) - (_our_s() - self._ours_s)) / elapsed_s
 
@@ -30,7 +30,7 @@ def _busy_s() -> float:
 
 
 def _our_s() -> float:
-    """Return the time of this process, of descendants that were waited for, and of those that are alive."""
+    """Return the time of this process, of descendants that were waited for, and of live ones."""
     total = sum(os.times()[:4])
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts made of network namespaces, joined by a switch in a namespace of its own. Needs root and `ip`."""
+"""Hosts simulated by network namespaces, which a bridge in its own namespace connects. Needs root and `ip`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SWITCH = "switch"
 
 
 class Network:
-    """`names` are hosts with the addresses 10.77.0.1, 10.77.0.2, ... in a network that nothing else can reach.
+    """Network of hosts with the addresses 10.77.0.1, 10.77.0.2, ..., isolated from all other networks.
 
-    With `ipv6` they are fd77::1, fd77::2, ..., and there is no IPv4.
+    With `ipv6` the addresses are fd77::1, fd77::2, ..., and there is no IPv4.
     """
 
     def __init__(self, names: list[str], *, ipv6: bool = False) -> None:
@@ -48,22 +48,22 @@ class Network:
             _ip("-n", host, "link", "set", "eth0", "up")
 
     def inside(self, name: str) -> list[str]:
-        """What to put before a command so that it runs on that host."""
+        """Return the prefix that makes a command run on that host."""
         return ["ip", "netns", "exec", self.namespace(name)]
 
     def place(self, slot: SlotInfo) -> list[str]:
         return self.inside(slot.hostname)
 
     def cut(self, name: str) -> None:
-        """Pull the host's cable out of the switch: packets vanish, no connection is closed or reset."""
+        """Disconnect the host from the switch: packets vanish, no connection is closed or reset."""
         _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "down")
 
     def mend(self, name: str) -> None:
-        """Put it back."""
+        """Reconnect a host that `cut` has disconnected."""
         _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "up")
 
     def cut_between(self, *names: str) -> None:
-        """Let the switch drop what these hosts send to each other; all other hosts still reach them."""
+        """Make the switch drop what these hosts send to each other; all other hosts still reach them."""
         for name in names:
             self._isolate(name, "on")
 
@@ -89,7 +89,7 @@ class Network:
         return self.inside(SWITCH)
 
     def unplug(self, name: str) -> str:
-        """Take the host's cable out of the switch but leave it alive, for something else to hold; its port there."""
+        """Remove the host from the bridge, so that another program can use its link; return its port in the switch."""
         _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "nomaster")
         return self._port(name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that a program starts outlives it, however it ends. For this the standard library is enough."""
+"""Guarantees that no child process outlives the program, however it ends. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the one that started it ends, even by SIGKILL."""
+    """Make the kernel terminate this process when its parent ends, even by SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def interrupt_on_sigterm() -> None:
-    """SIGTERM becomes KeyboardInterrupt, so that what a `finally` owes is done."""
+    """Turn SIGTERM into KeyboardInterrupt, so that `finally` blocks run."""
     signal.signal(signal.SIGTERM, _interrupt)
 
 
@@ -27,7 +27,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """mpiexec ends its ranks on SIGTERM; SIGKILL is for whoever does not listen."""
+    """End a process group by SIGTERM, on which mpiexec ends its ranks; after at most 3 s by SIGKILL."""
     for number, patience_s in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
         try:
             os.killpg(process.pid, number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases that only `make test-long` runs, because they can hardly fail unless a case beside them fails too."""
+"""Marker for cases that only `make test-long` runs, because a faster case would almost always fail with them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def in_long(*values: Any) -> Any:
-    """Return a case for `pytest.mark.parametrize` that has the marker `slow`."""
+    """Return a case for `pytest.mark.parametrize` with the marker `slow`."""
     return pytest.param(*values, marks=pytest.mark.slow)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks on (simulated) hosts that meet at a rendezvous which this process serves."""
+"""Rendezvous server in this process, for ranks on (simulated) hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testkit.variables import LOCALHOST, size_of
 
 
 class Meeting:
-    """Serves until it is closed. `place` is what any process needs in its environment to find the rendezvous."""
+    """Rendezvous server that runs until it is closed. `place` is the environment with which ranks connect to it."""
 
     def __init__(self, hosts: str) -> None:
         self.slots: list[SlotInfo] = get_host_assignments(parse_hosts(hosts), size_of(hosts))

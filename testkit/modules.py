@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules by their file: test modules in a rank and the examples' models are on no path, and need not be."""
+"""Import of modules by file, for test modules in ranks and the examples' models, which are not on sys.path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def load(path: Path | str, prefix: str = "") -> ModuleType:
-    """The module in this file, imported once, under its own name after the prefix."""
+    """Return the module in this file, imported only once. Its name is the prefix and the file's name."""
     return _load(str(path), prefix + Path(path).stem)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that need what a machine may not have: they are skipped there, and fail where nothing may be missing (CI)."""
+"""Requirements of tests: without them a test is skipped, or fails in CI, where no requirement may be missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMPLETE_VARIABLE = "HOROVOD_TEST_COMPLETE"
 
 
 def need(absent: Sequence[str], advice: str) -> None:
-    """Skip or fail unless nothing is absent."""
+    """Skip the test if anything is absent; fail instead if HOROVOD_TEST_COMPLETE is set."""
     if not absent:
         return
     text = f"missing here: {', '.join(absent)} ({advice})"

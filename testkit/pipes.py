@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named pipes by which workers tell that they are so far, and wait until they may go on: no test sleeps for either.
+"""Named pipes through which workers report progress and wait for permission to go on, so that no test sleeps.
 
-Workers need no import for it: they run a piece of text.
+Workers import nothing for this; they run a line of Python from this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Pipe = TypeVar("_Pipe", bound="_NamedPipe")
 
 
 class _NamedPipe:
-    """Held open at both ends, so that nobody waits for the other side to open it."""
+    """Named pipe that is held open at both ends, so that opening it blocks neither side."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -33,14 +33,14 @@ class _NamedPipe:
 
 
 class Ready(_NamedPipe):
-    """Workers call `tell` with a line of text."""
+    """Pipe into which workers write lines; a worker runs `tell` with a text that ends with a newline."""
 
     @property
     def tell(self) -> str:
         return f"open({self.path!r}, 'w').write"
 
     def wait(self, count: int, limit_s: float = 30) -> list[str]:
-        """The words of so many lines, once they are there."""
+        """Wait for this many lines and return their words."""
         limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         told = b""
@@ -53,7 +53,7 @@ class Ready(_NamedPipe):
 
 
 class Gate(_NamedPipe):
-    """Workers that run `pass_through` wait there until `open(n)` lets n of them go on, or a `let_one_pass` one."""
+    """Pipe on which workers wait in `pass_through`; `open(n)` releases n, `let_one_pass` in a worker one."""
 
     @property
     def pass_through(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the parts of this repository are, and how the processes that are started here find its modules."""
+"""Paths of this repository's parts, and the PYTHONPATH with which child processes import its modules."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ BENCHMARKS = ROOT / "benchmarks"
 
 
 def python_path(*folders: Path, before: str | None = None) -> str:
-    """The PYTHONPATH of a child: these folders, then `before`, by default what this process was started with."""
+    """Return the PYTHONPATH of a child: these folders, then `before` (default: this process's own PYTHONPATH)."""
     inherited = os.environ.get("PYTHONPATH") if before is None else before
     return os.pathsep.join([*map(str, folders), *filter(None, [inherited])])

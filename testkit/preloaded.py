@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Starts Python programs as forks of a process that has imported a slow framework, so that none imports it again.
+"""Server that forks Python programs from a process that has already imported a slow framework.
 
-`Preloaded` starts that process, the server. `command(program)` is a command that runs a program, for a launcher: a
-small client, which hands its environment, its folder and its standard streams to the server, passes on signals, and
-ends as the program ends. What the dynamic linker reads (LD_LIBRARY_PATH) must be in the server's environment.
+`Preloaded` starts the server. `command(program)` returns a command that runs a program, for a launcher. The command is
+a small client: it passes its environment, working folder and standard streams to the server, forwards signals, and ends
+as the program ends. Variables of the dynamic linker (LD_LIBRARY_PATH) must be in the server's environment.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# PyTorch imports `_dynamo`, which takes longer than all the rest, for the first optimizer.
+# PyTorch imports `_dynamo` for the first optimizer; this import takes longer than all others.
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "horovod.torch", "horovod.torch.distributed")
 SOCKET_VARIABLE = "TEST_PRELOADED"  # the server's socket
-ANEW = {SOCKET_VARIABLE: ""}  # with it, a client starts Python anew: for variables that are read by an import
+ANEW = {SOCKET_VARIABLE: ""}  # makes a client start a new Python process, for variables that are read during an import
 _LENGTH = struct.Struct("!I")
-_MOST_DESCRIPTORS = 200  # of a program, at its start; the kernel passes on at most 253
+_MOST_DESCRIPTORS = 200  # limit of a program's descriptors at its start; the kernel passes at most 253
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def command(program: str) -> list[str]:
-    """Return the command that runs a program: forked where the environment names a server."""
+    """Return the command that runs a program, forked by a server if the environment names one."""
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), program]
 
 
 class Preloaded:
-    """A server. It ends with this process."""
+    """Server process that ends with this process."""
 
     def __init__(self, path: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
         from testkit.lifetimes import die_with_parent
@@ -46,7 +46,7 @@ class Preloaded:
         env = {**env, "PYTHONPATH": python_path(ROOT, TESTS)}
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
-            listener.listen(64)  # clients may wait there from now on
+            listener.listen(64)  # from now on clients can wait for the server
             words = [sys.executable, "-m", "testkit.preloaded", "--serve", str(listener.fileno()), *modules]
             self._process = Process(words, env, pass_fds=[listener.fileno()], preexec_fn=die_with_parent)
         _servers.append(self._process.pid)
@@ -56,14 +56,14 @@ class Preloaded:
 
     def __exit__(self, *_: object) -> None:
         _servers.remove(self._process.pid)
-        self._process.end()  # with all that it has forked
+        self._process.end()  # also ends all forked programs
 
 
 _servers: list[int] = []
 
 
 def servers() -> list[int]:
-    """Return the process ids of the running servers, below which the forked programs are."""
+    """Return the process ids of the running servers, whose descendants are the forked programs."""
     return list(_servers)
 
 
@@ -71,7 +71,7 @@ def servers() -> list[int]:
 
 
 def run_program(words: Sequence[str]) -> NoReturn:
-    """Have a program run, and end as it ends."""
+    """Run a program and end with its exit code or signal."""
     path = os.environ.get(SOCKET_VARIABLE)
     if not path:
         os.execv(sys.executable, [sys.executable, *words])
@@ -87,7 +87,7 @@ def run_program(words: Sequence[str]) -> NoReturn:
             except OSError:
                 pass  # the program has ended
 
-        # A signal that comes meanwhile waits: its byte must not get in between those of the order.
+        # Block signals until the order is sent, because a signal's byte must not be sent amid the bytes of the order.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         for number in _PASSED_ON:
             signal.signal(number, pass_on)
@@ -106,7 +106,8 @@ def run_program(words: Sequence[str]) -> NoReturn:
 def open_descriptors() -> list[int]:
     """Return the descriptors that this process was started with."""
     found = [int(name) for name in os.listdir("/proc/self/fd")]
-    return [number for number in sorted(found) if os.path.exists(f"/proc/self/fd/{number}")]  # not that of the folder
+    # Excludes the descriptor of the listed folder.
+    return [number for number in sorted(found) if os.path.exists(f"/proc/self/fd/{number}")]
 
 
 def end_by(number: int) -> NoReturn:
@@ -124,9 +125,9 @@ def end_by(number: int) -> NoReturn:
 
 
 class Server:
-    """Forks the programs that clients ask for. `next_program` returns in each fork."""
+    """Server that forks the programs that clients request. `next_program` returns in each fork."""
 
-    Order = tuple[dict[str, Any], list[int]]  # what a client has said, and its descriptors as they are numbered here
+    Order = tuple[dict[str, Any], list[int]]  # a client's request, and its descriptors as numbered in this process
 
     def __init__(self, listener: int) -> None:
         import selectors
@@ -156,7 +157,7 @@ class Server:
         header, received, _, _ = socket.recv_fds(client, _LENGTH.size, _MOST_DESCRIPTORS)
         length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else 0
         order = client.recv(length, socket.MSG_WAITALL)
-        if not length or len(order) < length:  # the client was killed meanwhile
+        if not length or len(order) < length:  # the client was killed before it had sent the whole order
             for descriptor in received:
                 os.close(descriptor)
             client.close()
@@ -172,14 +173,14 @@ class Server:
         return None
 
     def _signal(self, client: socket.socket) -> None:
-        """Pass on signals; a client that is gone was killed, and so is its program."""
-        if client not in self._pids:  # its program has ended, which was noticed together with this
+        """Forward signals to the program; if its client was killed, kill the program."""
+        if client not in self._pids:  # one poll reported the program's end and the client's message
             return
         numbers = client.recv(64)
         if not numbers:
             self._selector.unregister(client)
         for number in numbers or [signal.SIGKILL]:
-            os.kill(self._pids[client], number)  # it has not been waited for, so the id is still its own
+            os.kill(self._pids[client], number)  # the program was not waited for yet, so its process id is still valid
 
     def _tell_end(self, client: socket.socket, descriptor: int) -> None:
         self._selector.unregister(descriptor)
@@ -192,7 +193,7 @@ class Server:
             try:
                 client.send(_LENGTH.pack(code if code >= 0 else 256 - code))
             except OSError:
-                pass  # it was killed
+                pass  # the client was killed
 
     def _close(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -227,9 +228,10 @@ def serve(listener: int, modules: Sequence[str]) -> None:
 
     server = Server(listener)
     for name in modules:
-        with suppress(ImportError):  # an old version may lack it; a program that needs it says so
+        # An old version may lack the module; a program that needs it fails with an import error.
+        with suppress(ImportError):
             importlib.import_module(name)
-    gc.freeze()  # collections in the forks would copy the memory of all that is imported
+    gc.freeze()  # garbage collection in forks would copy the memory of all imported modules
     order, received = server.next_program()
     die_with_parent()
     place(received, order["descriptors"])

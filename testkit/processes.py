@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes with a deadline, whose output is kept and of which nothing is left behind.
+"""Processes with a deadline and a log, which leave no descendants behind.
 
-What does not end in time fails with everything that it has printed and with the stacks of all its ranks.
+If a process exceeds its deadline, the error contains its output and the stacks of all its ranks.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from testkit.speed import patience
 
 _TRANSCRIPT_BYTES = 6000
 _alive: weakref.WeakSet[Process] = weakref.WeakSet()
-_ended: list[tuple[str, str]] = []  # command and output of the processes that have ended since the last `forget`
+_ended: list[tuple[str, str]] = []  # command and output of processes that ended since forget_transcripts()
 
 
 def forget_transcripts() -> None:
-    """Begin a new list of what processes print."""
+    """Clear the list of the output of processes that have ended."""
     _ended.clear()
 
 
 def transcripts(max_bytes: int) -> str:
-    """Return what each process has printed since `forget_transcripts`, at most this much of it."""
+    """Return what each process has printed since `forget_transcripts`; only the last `max_bytes` characters."""
     running = [(process.title(), process.printed(_TRANSCRIPT_BYTES)) for process in _alive]
     shown = [f"--- {title}\n{text}" for title, text in [*_ended, *running] if text]
     return "\n".join(shown)[-max_bytes:]
 
 
 class Process(subprocess.Popen[Any]):
-    """A process that writes to a log of its own, so that it waits for no reader; the end of a `with` block kills it.
+    """Process that writes to its own log, so that no pipe blocks it; the end of a `with` block kills it.
 
-    `env` is added to the environment of this process. `options` are those of subprocess.Popen, such as pipes. Limits of
-    `wait` and `communicate` are scaled for this machine.
+    `env` is added to this process's environment. `options` are those of subprocess.Popen, such as pipes. Timeouts are
+    scaled for this machine.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -55,14 +55,14 @@ class Process(subprocess.Popen[Any]):
         return super().wait(None if timeout is None else patience(timeout))
 
     def wait_until(self, moment: float) -> int:
-        """Wait until a moment of the monotonic clock, which is not scaled."""
+        """Wait until a time of the monotonic clock, which is not scaled."""
         return super().wait(max(0.0, moment - time.monotonic()))
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
         return super().communicate(input, None if timeout is None else patience(timeout))
 
     def printed(self, most: int | None = None) -> str:
-        """What is in the log so far; with `most`, only that many bytes at its end."""
+        """Return the contents of the log so far; with `most`, only that many bytes at its end."""
         size = self.log_size()
         start = 0 if most is None else max(0, size - most)
         return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
@@ -75,19 +75,20 @@ class Process(subprocess.Popen[Any]):
         return f"process {self.pid}, exit code {self.returncode}: {' '.join(map(str, command))[:300]}"
 
     def account(self) -> str:
-        """What it has printed and, while it runs, where its ranks are."""
-        from testkit.stacks import stacks_below  # benchmarks start processes without Horovod, too
+        """Return the output and, while the process runs, the stacks of its ranks."""
+        # Imported late, because benchmarks also start processes where Horovod is not installed.
+        from testkit.stacks import stacks_below
 
         where = [stacks_below(self.pid)] if self.poll() is None else []
         return "\n".join([self.printed(), *where])
 
     def end(self) -> None:
-        """Kill what still runs of it, and of what it has started. Harmless if called again."""
+        """Kill the process and its descendants, if they still run. Safe to call twice."""
         if self.poll() is None:
             from testkit.families import kill_family
 
             kill_family(self.pid)
-        super().__exit__(None, None, None)  # closes pipes, waits
+        super().__exit__(None, None, None)  # closes pipes and waits
         if self in _alive:
             _alive.discard(self)
             _ended.append((self.title(), self.printed(_TRANSCRIPT_BYTES)))
@@ -98,9 +99,9 @@ class Process(subprocess.Popen[Any]):
 
 
 class Group(Process):
-    """A process in a session of its own, which the kernel ends with this one even if that is killed.
+    """Process in its own session, which the kernel terminates when this process ends, even by SIGKILL.
 
-    At its end it is asked first, with all of its session: mpiexec and the like have something to clear up.
+    At its end the whole session gets SIGTERM first, because mpiexec and similar programs need to clean up.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -112,7 +113,7 @@ class Group(Process):
 
 
 def wait_for_all(processes: Sequence[Process], limit_s: float) -> list[int]:
-    """Exit codes; AssertionError, with the account of all of them, if one does not end in time."""
+    """Return the exit codes; raise AssertionError with all accounts if a process does not end in time."""
     limit_s = patience(limit_s)
     give_up = time.monotonic() + limit_s
     for index, process in enumerate(processes):
@@ -130,7 +131,7 @@ def accounts(processes: Iterable[Process]) -> str:
 def run(
     command: Sequence[str], env: Mapping[str, str] | None = None, limit_s: float = 30, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end: exit code, and its output as text. AssertionError if that takes too long."""
+    """Run a command to its end and return its exit code and output. Raise AssertionError if that takes too long."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     with Process(command, env, **(pipes | options)) as process:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Ray's nodes tell of ranks at their Prometheus ports."""
+"""Metrics of ranks that Ray's nodes publish at their Prometheus ports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable
 
 import ray
 
-Figures = dict[str, float]  # by the metric's name
+Figures = dict[str, float]  # values by the metric's name
 _SAMPLE = re.compile(r"(ray_horovod_\w+)\{(.*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def await_metrics(run: str, ranks: Collection[int], least: Figures, limit_s: float = 90) -> dict[int, Figures]:
-    """What nodes tell of the ranks of this run, once it is at least so much of each; AssertionError if it never is."""
+    """Return the metrics of this run's ranks once all reach `least`; raise AssertionError if they do not in time."""
     until = time.monotonic() + limit_s
     while True:
         found = scraped(run)
@@ -27,7 +27,7 @@ def await_metrics(run: str, ranks: Collection[int], least: Figures, limit_s: flo
 
 
 def scraped(run: str) -> dict[int, Figures]:
-    """By rank. Of a rank that several processes have been, one after another, the largest figure counts."""
+    """Return the metrics of each rank; if several processes in turn were one rank, the largest value."""
     found: dict[int, Figures] = {}
     for name, labels, value in _samples():
         if labels.get("run") == run:
@@ -44,7 +44,7 @@ def _samples() -> Iterable[tuple[str, dict[str, str], float]]:
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
                 page = answer.read().decode()
-        except OSError:  # a node whose end Ray has not noticed yet
+        except OSError:  # Ray has not yet noticed that the node has ended
             continue
         for sample in _SAMPLE.finditer(page):
             yield sample[1], dict(_LABEL.findall(sample[2])), float(sample[3])

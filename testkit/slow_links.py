@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow and lossy cable between two hosts of a network: a program in user space carries every frame.
+"""Slow and lossy link between two simulated hosts: a user-space program forwards every frame.
 
-It takes the place of the switch between these two. Each frame waits for its time, in order; some are lost; now and then
-nothing passes at all. The hosts' own TCP has to cope with it, as it has to between data centres. Needs root and `ip`.
+It replaces the switch between these two hosts. It delays each frame, keeps their order, drops some, and sometimes
+stalls. The hosts' TCP has to cope with this as between data centres. Needs root and `ip`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from testkit.processes import Process
 
 _SOL_PACKET, _PACKET_VNET_HDR = 263, 15
 _ETH_P_ALL = 3
-_VNET_HEADER = 10  # tells of sums and segments that the kernel has left for the network card to do
+_VNET_HEADER = 10  # header with checksums and segmentation that the kernel leaves to the network card
 _LONGEST = _VNET_HEADER + (1 << 16) + 64
 _QUEUE_BYTES = 64 << 20
 _MOST_AT_ONCE = 64
@@ -35,7 +35,7 @@ READY, STALLING = "ready", "stalling"
 
 @dataclass
 class Cable:
-    """What happens to each frame; pure. `stalls`: after so many frames, nothing comes out for so many seconds."""
+    """Fate of each frame; pure. `stalls` holds (n, s): from the n-th frame on, no frame leaves for s seconds."""
 
     delay_s: float
     loss: float = 0.0
@@ -46,7 +46,7 @@ class Cable:
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def due(self, now: float) -> float | None:
-        """When a frame that comes now leaves at the other end; None: it is lost."""
+        """Return the time at which a frame that arrives now leaves at the other end; None if it is lost."""
         self._frames += 1
         while self.stalls and self._frames >= self.stalls[0][0]:
             _, seconds = self.stalls.pop(0)
@@ -58,7 +58,7 @@ class Cable:
 
 
 class SlowLink:
-    """Runs until it is closed; the two hosts are then at the switch again."""
+    """Slow link that runs until it is closed; then both hosts are connected to the switch again."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SlowLink:
             raise RuntimeError(f"the slow link did not start: {printed}")
 
     def close(self) -> list[str]:
-        """What it has said: one line for each stall."""
+        """End the link and return its reports: one line for each stall."""
         self._process.terminate()
         said = self._process.communicate(timeout=10)[0] or ""
         self._process.end()
@@ -94,9 +94,9 @@ class SlowLink:
 
 
 def carry(ends: tuple[socket.socket, socket.socket], cable: Cable) -> None:
-    """Forever: frames from each end to the other."""
+    """Forward frames from each end to the other, indefinitely."""
     other = {ends[0]: ends[1], ends[1]: ends[0]}
-    waiting: list[tuple[float, int, socket.socket, bytes]] = []  # by the time at which they are due
+    waiting: list[tuple[float, int, socket.socket, bytes]] = []  # sorted by due time
     numbers = itertools.count()
     while True:
         now = time.monotonic()
@@ -116,7 +116,7 @@ def _received(end: socket.socket) -> Iterable[bytes]:
             frame, address = end.recvfrom(_LONGEST)
         except BlockingIOError:
             return
-        if address[2] != socket.PACKET_OUTGOING:  # what we have sent ourselves
+        if address[2] != socket.PACKET_OUTGOING:  # skips frames that this process has sent
             yield frame
 
 
@@ -124,12 +124,13 @@ def _send(end: socket.socket, frame: bytes) -> None:
     try:
         end.send(frame)
     except (BlockingIOError, OSError):
-        pass  # a queue is full: cables lose frames
+        pass  # the queue is full, so the frame is lost as on a real cable
 
 
 def _open(port: str) -> socket.socket:
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    # Segments of 64 KB with unfinished sums pass as they are: nothing here has to cut them, or to count.
+    # Let segments of 64 KB with unfinished checksums pass unchanged, so that this program need not split or checksum
+    # them.
     end.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     for option in (33, 32):  # SO_RCVBUFFORCE, SO_SNDBUFFORCE
         end.setsockopt(socket.SOL_SOCKET, option, _QUEUE_BYTES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How slow this machine is at the moment, so that limits which only guard against hangs can grow with it.
+"""Current slowness of this machine, by which limits that only guard against hangs are scaled.
 
 Limits that the product promises (a lost rank is reported within 2 s) are never scaled: tests assert those directly.
 """
@@ -11,7 +11,7 @@ import time
 
 MAX_FACTOR = 4.0
 _LOOPS = 400_000
-_NOMINAL_S = 0.020  # for these loops on the slowest machine whose limits need no scaling
+_NOMINAL_S = 0.020  # for these loops on the slowest machine that needs no scaling
 _KEPT_S = 5.0
 
 _base: float | None = None
@@ -20,12 +20,12 @@ _kept = 1.0
 
 
 def patience(limit_s: float) -> float:
-    """Return the limit in seconds, scaled by the speed factor of this moment."""
+    """Return the limit in seconds, scaled by the current slowness."""
     return limit_s * factor()
 
 
 def factor() -> float:
-    """Return how many times longer than usual things may take now: 1 to 4. Measured again every five seconds."""
+    """Return the factor, from 1 to 4, by which operations may now take longer; measured every five seconds."""
     global _base, _kept, _kept_until
     if _base is None:
         _base = _measure()
@@ -36,12 +36,12 @@ def factor() -> float:
 
 
 def scaled(base: float, load: float, cores: int) -> float:
-    """Return the factor of a processor that is `base` times slower than usual while `load` threads want its cores."""
+    """Return the factor for a processor that is `base` times slower than usual while `load` threads share its cores."""
     return min(MAX_FACTOR, max(1.0, base) * max(1.0, load / cores))
 
 
 def _measure() -> float:
-    """Return the processor's own slowness: processor time, which other processes do not change."""
+    """Return the processor's slowness, measured in processor time so that other processes do not affect it."""
     fastest_s = min(_time_loops() for _ in range(3))
     return fastest_s / _NOMINAL_S
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that ssh reaches: network namespaces, each with a name, an sshd and a key of its own. Needs root and sshd."""
+"""Simulated hosts that ssh can reach: network namespaces, each with a name, an sshd and a key. Needs root and sshd."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Host *
 
 
 def missing() -> list[str]:
-    """What such hosts need and this machine does not have."""
+    """Return the requirements of such hosts that this machine lacks."""
     programs = [name for name in ("ip", "ssh", "ssh-keygen", "unshare") if shutil.which(name) is None]
     return [*programs, *([] if _SSHD else ["sshd"]), *([] if os.geteuid() == 0 else ["root"])]
 
 
 class SshHosts:
-    """`names` are hosts that know each other by these names; ssh from one to another asks for nothing."""
+    """Hosts that resolve each other by name; ssh between them needs no password or confirmation."""
 
     def __init__(self, names: list[str], folder: Path, *, ipv6: bool = False) -> None:
         self.folder = folder
@@ -68,16 +68,16 @@ class SshHosts:
 
     @property
     def ssh(self) -> str:
-        """For HOROVOD_SSH_COMMAND."""
+        """Return the value of HOROVOD_SSH_COMMAND that connects to these hosts."""
         return f"ssh -F {self.folder}/client"
 
     def inside(self, name: str) -> list[str]:
-        """What to put before a command so that it runs on that host, under that host's name."""
+        """Return the prefix that makes a command run on that host, with that host's name."""
         naming = 'hostname "$0" && exec "$@"'
         return [*self.network.inside(name), "unshare", "--uts", "sh", "-c", naming, name]
 
     def change_key(self, name: str) -> None:
-        """As if somebody else answered under that name."""
+        """Restart the host's sshd with another key, as if another machine answered under its name."""
         self._start_again(name, "other_key")
 
     def restore_key(self, name: str) -> None:
@@ -96,7 +96,7 @@ class SshHosts:
             shutil.rmtree(path, ignore_errors=True)
 
     def _write_names(self, name: str) -> None:
-        """`ip netns exec` shows these files as /etc/hosts there."""
+        """Write the host's /etc/hosts, which `ip netns exec` mounts from this folder."""
         folder = Path("/etc/netns") / self.network.namespace(name)
         folder.mkdir(parents=True)
         self._files.append(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the ranks below a process are: the stacks of all their threads, as `hvd stacks` shows them."""
+"""Stacks of all threads of the ranks below a process, as `hvd stacks` shows them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from testkit.preloaded import servers
 
 
 def stacks_below(pid: int) -> str:
-    """Of the process itself, or of the ranks that it has started; or why there are none to show."""
+    """Return the stacks of the process, or of the ranks that it has started; or why there are none to show."""
     shown = []
     try:
         for offer in find_workers([pid, *servers()]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many ranks this process has started, for the table of the test suite."""
+"""Number of ranks that this process has started, for the table of the test suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _ranks = 0
 
 
 def count_ranks(number: int) -> None:
-    """Add ranks that are being started."""
+    """Add to the number of started ranks."""
     global _ranks
     _ranks += number
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that start from plain variables: rank 0 itself serves the rendezvous, at an address that all know beforehand.
+"""Environment of ranks for which rank 0 serves the rendezvous, at an address that all ranks know beforehand.
 
-Needs nothing of Horovod, so that a benchmark can start ranks of another build.
+This module needs no part of Horovod, so that a benchmark can start ranks of another build.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _GIVEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def size_of(hosts: str) -> int:
-    """The ranks on hosts that are written as for horovodrun -H."""
+    """Return the number of ranks on hosts that are written as for horovodrun -H."""
     return sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses at this moment, all different, and that the kernel gives to nobody who asks for any."""
+    """Return different unused ports, outside the range from which the kernel assigns ports automatically."""
     probes: list[socket.socket] = []
     while len(probes) < count:
-        with suppress(OSError):  # somebody uses that one
+        with suppress(OSError):  # another process uses that port
             probes.append(socket.create_server((LOCALHOST, _any_port())))
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
@@ -35,7 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _any_port() -> int:
-    """0 leaves the choice to the kernel: where it may give away all of them, none is better than another."""
+    """Return a random port below the kernel's automatic range; 0, any port, if that range leaves too few."""
     first = int(_GIVEN_BY_KERNEL.read_text().split()[0])
     return _LOWEST_PORT + secrets.randbelow(first - _LOWEST_PORT) if first > _LOWEST_PORT + 1000 else 0
 
@@ -53,7 +53,7 @@ def self_served(port: int, address: str = LOCALHOST) -> dict[str, str]:
 
 
 def of_ranks(size: int, neighbours: int | None = None, address: str = LOCALHOST) -> list[dict[str, str]]:
-    """What each rank of a job needs in its environment. `neighbours`: ranks on each host, all of them by default."""
+    """Return the environment of each rank of a job. `neighbours`: ranks on each host (default: all on one host)."""
     neighbours = neighbours or size
     secret = base64.b64encode(secrets.token_bytes(32)).decode()
     shared = {"HOROVOD_SIZE": str(size), "HOROVOD_LOCAL_SIZE": str(neighbours), "_HOROVOD_SECRET_KEY": secret}

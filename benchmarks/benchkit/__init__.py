@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share. They run as `python benchmarks/NAME.py` from a checkout, with nothing of it installed.
+"""Shared code of the benchmarks. They run as `python benchmarks/NAME.py` from a checkout, without installing it.
 
-So Python finds this package beside the command; where testkit is, which the tests share too, it learns here, once.
+Python finds this package beside the script. This file adds the folder of testkit, which the tests use, too.
 """
 
 import sys

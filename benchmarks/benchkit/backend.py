@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker needs of a communication library: join its world, and prepare operations on plain memory."""
+"""Interface to a communication library in a worker: join its world, and prepare operations on ordinary memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _MODULES = {
 
 
 class UnsupportedError(Exception):
-    """The library cannot do this operation or data type at all; the others are still measured."""
+    """Error for an operation or data type that a library lacks; the others are still measured."""
 
 
 @dataclass
 class Operation:
-    """A prepared collective: `run` does it once on `inputs`; `results` gives what the last run left.
+    """Prepared collective: `run` executes it once on `inputs`; `results` returns the results of the last run.
 
-    `timed` is for what is not called from Python: so many runs from common starts, the nanoseconds of each.
+    `timed(runs)` is for libraries that are not called from Python: all ranks start each run
+    together; return the nanoseconds of each run.
     """
 
     run: Callable[[], object]
@@ -35,24 +36,24 @@ class Operation:
     timed: Callable[[int], list[int]] | None = None
 
     def rewrite(self) -> None:
-        """Write all input anew, as a training step would: the data is then dirty in this core's cache."""
+        """Overwrite all inputs as a training step would, so that the data is modified in this core's cache."""
         for array in self.inputs:
             array.fill(0)
 
 
 class Backend(Protocol):
-    """One library in one rank."""
+    """Communication library in one rank."""
 
-    library: str  # name and version, for the report
+    library: str  # name and version for the report
 
     def prepare(self, problem: Problem, door: str) -> Operation:
-        """`door`: which of the library's entrances to use, where it has several."""
+        """Prepare a collective; `door` selects one of the library's APIs if it has several."""
 
     def close(self) -> None: ...
 
 
 def join_world(name: str, rank: int, ranks: int) -> Backend:
-    """Meet the other ranks. What the library needs for that is in the environment."""
+    """Join the other ranks' world. The environment contains what the library needs for that."""
     module = importlib.import_module(_MODULES[name])
     backend: Backend = module.join_world(rank, ranks)
     return backend

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bare C prototypes of benchmarks/floor in one rank: what a collective costs at least on this machine.
+"""Bare C prototypes of benchmarks/floor in one rank: the minimum cost of a collective on this machine.
 
-Doors: "" for ordinary buffers, "shared" for tensors that live in shared memory, "socket" for a bare full-duplex
+Values of `door`: "" for ordinary buffers, "shared" for tensors in shared memory, "socket" for a bare full-duplex
 exchange.
 """
 
@@ -28,7 +28,7 @@ def join_world(rank: int, ranks: int) -> Floor:
 
 
 class Floor:
-    """See benchkit.backend.Backend."""
+    """Implementation of benchkit.backend.Backend."""
 
     library = "bare C prototypes"
 
@@ -49,7 +49,7 @@ class Floor:
             return self._exchange(problem)
         if door == "shared":
             return self._in_shared_memory(problem)
-        # Several tensors: the least to do is one allreduce of all their bytes.
+        # For several tensors, the minimum is one allreduce of all their bytes.
         array = np.concatenate([problem.input(self.rank)] * problem.tensors)
         in_place = problem.op in ("allreduce", "broadcast")
         output = array if in_place else problem.output()
@@ -75,7 +75,7 @@ class Floor:
         return self._operation(_SHARED_ALLREDUCE, array, array, problem.count)
 
     def _exchange(self, problem: Problem) -> Operation:
-        """As many bytes each way as an allreduce of two ranks needs: half of the input, then half of the sum."""
+        """Exchange the bytes that an allreduce of two ranks sends each way: half of the input, then half of the sum."""
         if self.ranks != 2 or problem.op != "allreduce":
             raise UnsupportedError("the bare exchange stands for an allreduce of two ranks")
         if self._socket is None:
@@ -83,7 +83,8 @@ class Floor:
             self._calls.FloorUseSocket(self._floor, self._socket.fileno())
         array, output = problem.input(self.rank), problem.output()
         operation = self._operation(_SOCKET_EXCHANGE, array, output, problem.count)
-        operation.results = lambda: [array + output]  # the sum is not its work, but all the bytes came
+        # The exchange does not compute the sum, but transfers all its bytes.
+        operation.results = lambda: [array + output]
         return operation
 
     def _operation(self, kind: int, array: Array, output: Array, count: int, parts: int = 1) -> Operation:
@@ -113,7 +114,7 @@ def _load(path: str) -> ctypes.CDLL:
 
 
 def _connect(rank: int) -> socket.socket:
-    """One connection between the two ranks; the first one listens."""
+    """Return the connection between the two ranks; rank 0 listens."""
     place = (os.environ["BENCH_ADDRESS"], int(os.environ["BENCH_PORT"]))
     if rank == 0:
         with socket.create_server(place) as listener:

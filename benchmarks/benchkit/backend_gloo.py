@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed with its Gloo back end in one rank."""
+"""Backend torch.distributed with Gloo in one rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def join_world(rank: int, ranks: int) -> Gloo:
 
 
 class Gloo:
-    """See benchkit.backend.Backend."""
+    """Implementation of benchkit.backend.Backend."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         torch.set_num_threads(1)
@@ -65,7 +65,7 @@ class Gloo:
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    """A tensor over the same memory, so that all libraries work on memory of one kind."""
+    """Return a tensor over the array's memory, so that all libraries use equal kinds of memory."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     try:

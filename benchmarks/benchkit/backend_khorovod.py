@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our engine in one rank, through the NumPy door or by raw addresses (what a framework's compiled door would do).
+"""Khorovod's engine in one rank, through the NumPy API or by raw addresses, as the compiled binding of a framework.
 
-The door "shared" is the NumPy door on arrays in shared memory.
+`door` "shared" is the NumPy API on arrays in shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def join_world(rank: int, ranks: int) -> Khorovod:
 
 
 class Khorovod:
-    """See benchkit.backend.Backend."""
+    """Implementation of benchkit.backend.Backend."""
 
     def __init__(self, rank: int) -> None:
         hvd.init()
@@ -35,7 +35,7 @@ class Khorovod:
     def prepare(self, problem: Problem, door: str) -> Operation:
         if problem.tensors > 1:
             return self._many(problem)
-        # A fixed name: training reduces the same tensors in every step.
+        # Use a fixed name, because training reduces tensors of equal names in every step.
         name = f"{problem.op}.{problem.bytes}.{problem.dtype}.{door}.{problem.average}"
         return self._by_address(problem, name) if door == "address" else self._by_array(problem, name, door == "shared")
 

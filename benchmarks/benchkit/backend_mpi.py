@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An MPI library (Open MPI or MPICH) in one rank, through mpi4py's buffer functions."""
+"""MPI library (Open MPI or MPICH) in one rank, through mpi4py's buffer functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def join_world(rank: int, ranks: int) -> Mpi:
 
 
 class Mpi:
-    """See benchkit.backend.Backend."""
+    """Implementation of benchkit.backend.Backend."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.world = MPI.COMM_WORLD

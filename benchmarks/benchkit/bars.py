@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of costs: bars with intervals, one group of them for each workload."""
+"""Plots of costs: bars with intervals, one group for each workload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROW, _TITLE = 26, 38
 
 @dataclass(frozen=True)
 class Bar:
-    """Microseconds, with the interval that holds the true value with 95 % confidence."""
+    """Bar of a plot: microseconds, with the interval that contains the true value with 95 % confidence."""
 
     label: str
     value: float
@@ -29,7 +29,7 @@ class Bar:
 
 
 def draw(title: str, subtitle: str, footer: str, groups: Mapping[str, Sequence[Bar]]) -> str:
-    """The whole picture as SVG text. Every group has a scale of its own."""
+    """Return the whole picture as SVG text. Every group has its own scale."""
     height = HEADER + sum(_TITLE + _ROW * len(bars) for bars in groups.values()) + FOOTER
     picture = Picture(_WIDTH, height, title, subtitle, footer)
     top = HEADER

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measured parts of docs/compression.md, out of the stored records, and the same tables for the terminal."""
+"""The measured parts of docs/compression.md, made from the stored records, and equal tables for the terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from benchkit.tables import markdown
 from benchkit.units import time_text
 
 PAGE = ROOT / "docs" / "compression.md"
-SLOW_LINKS = "slow links", "benchmarks/compression.py"  # names of marks, and the scripts that measure what is in them
+# Names of marked parts of the page, and the scripts that measure them.
+SLOW_LINKS = "slow links", "benchmarks/compression.py"
 CODECS = "codecs", "benchmarks/codecs.py"
-_WIDTH = 120  # of lines of text
-_MODEL_LINK = "1 Gbit/s"  # what it takes there beyond the time of its bytes is fixed
+_WIDTH = 120  # characters in lines of text
+_MODEL_LINK = "1 Gbit/s"  # the model's fixed time is computed from measurements at this link
 _COMPARED = (1e7, 1e8, 1e9, 2.5e9, 1e10, 2.5e10)  # bits per second
 
 _LAYOUT = """\
@@ -50,7 +51,7 @@ the same round: medians, with quartiles. {machine}."""
 
 
 def renew() -> list[str]:
-    """Make the page's parts and plots from the stored records. Return the names of the files."""
+    """Write the page's parts and plots from the stored records. Return the names of the files."""
     text = PAGE.read_text(encoding="utf-8")
     for (name, script), part in sections([(path.stem, read(path)) for path in sorted(FOLDER.glob("*.jsonl"))]).items():
         text = replaced(text, name, script, part)
@@ -73,7 +74,7 @@ def sections(files: Sequence[tuple[str, Sequence[Record]]]) -> dict[tuple[str, s
 
 
 def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
-    """Return what was measured between hosts and on one host, and the model that follows from it."""
+    """Return the results between hosts and on one host, and the model made from them."""
     facts, found = about(records, "slow links"), links(records)
     if facts is None:
         return []
@@ -82,7 +83,7 @@ def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
         "",
         _wrapped(_layout(facts, records, found)),
         *busy,
-        *(["", _wrapped(facts["note"])] if "note" in facts else []),  # what is special about a run, added by hand
+        *(["", _wrapped(facts["note"])] if "note" in facts else []),  # remarks about a run, added by hand
         "",
         f"![what the exchange adds to a step, by way]({plot_name(kind, 0)})",
     ]
@@ -143,7 +144,7 @@ def link_table(records: Sequence[Record], link: str) -> list[str]:
 
 
 def one_host_table(records: Sequence[Record]) -> list[str]:
-    """Return a row for each way on one host, beside the dense step."""
+    """Return a row for each way on one host, compared with the dense step."""
     found = of_part(records, "one host")
     dense = next((record["step_s"] for record in found if record["way"] == DENSE.name), None)
     rows = []
@@ -154,7 +155,7 @@ def one_host_table(records: Sequence[Record]) -> list[str]:
 
 
 def above(found: Sequence[Record], way: str) -> float | None:
-    """Return the seconds of a way above the step without exchange, if it was measured."""
+    """Return the seconds of a way above the step without exchange, or None if it was not measured."""
     return next((record["above_s"]["value"] for record in found if record["way"] == way), None)
 
 
@@ -167,7 +168,7 @@ def times(dense: float | None, record: Record) -> str:
 
 
 def exchanges(records: Sequence[Record]) -> list[Exchange]:
-    """Return the model of each of our ways, out of what was measured at the fastest link."""
+    """Return the model of each of Khorovod's ways, made from the measurements at _MODEL_LINK."""
     bits_per_s = links(records)[_MODEL_LINK]["bits_per_s"]
     return [
         Exchange.measured(record["way"], record["host_bytes"], record["above_s"]["value"], bits_per_s)
@@ -177,7 +178,7 @@ def exchanges(records: Sequence[Record]) -> list[Exchange]:
 
 
 def crossover_table(records: Sequence[Record]) -> list[str]:
-    """Return a row for each method: its fixed time, a check of the model at another link, and where it pays."""
+    """Return a row for each method: fixed time, check of the model at another link, and the bandwidth where it pays."""
     models = exchanges(records)
     dense = next((model for model in models if model.name == DENSE.name), None)
     other = next((link for name, link in links(records).items() if name != _MODEL_LINK), None)
@@ -201,7 +202,7 @@ def best_at(models: Sequence[Exchange]) -> str:
 
 
 def codecs(records: Sequence[Record]) -> list[str]:
-    """Return the table of what codecs take beside a copy."""
+    """Return the table of the codecs' times compared with a copy."""
     facts = about(records, "codecs")
     if facts is None:
         return []
@@ -215,7 +216,7 @@ def codecs(records: Sequence[Record]) -> list[str]:
 
 
 def verdicts(records: Sequence[Record]) -> Iterator[str]:
-    """Yield one line for each target and peer: what was found, and whether that is enough."""
+    """Yield one line for each target and peer: the result, and whether it is sufficient."""
     for link in links(records):
         found = of_part(records, "slow links", link=link)
         dense = above(found, DENSE.name)
@@ -235,7 +236,7 @@ def verdicts(records: Sequence[Record]) -> Iterator[str]:
 
 
 def met(is_met: bool) -> str:
-    """Return the word for a target."""
+    """Return the word for a target that is met or missed."""
     return "met" if is_met else "MISSED"
 
 
@@ -252,12 +253,12 @@ def report(records: Sequence[Record]) -> list[str]:
 
 
 def plot_name(kind: str, number: int) -> str:
-    """Return the file name of a plot: 0 shows what the exchange adds, 1 what it takes by bandwidth."""
+    """Return the file name of a plot: 0 shows what the exchange adds to a step, 1 its time by bandwidth."""
     return f"compression-{kind}-{('links', 'bandwidth')[number]}.svg"
 
 
 def save_plots(folder: Path, path: Path) -> list[Path]:
-    """Draw the plots of one machine's records, which need matplotlib; return their files."""
+    """Draw the plots of one machine's records, which requires matplotlib; return their files."""
     from benchkit import compression_plots
 
     records = read(path)

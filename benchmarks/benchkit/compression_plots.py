@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plots of docs/compression.md: what the exchange adds to a step, and what it takes by bandwidth."""
+"""Plots of docs/compression.md: what the exchange adds to a step, and its time by bandwidth."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchkit.crossover import Exchange, bandwidth_text
 from benchkit.pictures import FOOTER, GREY, GRID, HEADER, INK, MARGIN, Picture, points
 from benchkit.units import time_text
 
-_WIDTH, _HEIGHT = 760, 380  # of the axes with their labels
+_WIDTH, _HEIGHT = 760, 380  # size of the axes with their labels
 _LEFT, _RIGHT, _BOTTOM, _LEGEND = 72, 40, 40, 48
 _BANDWIDTHS = [1e7, 3e7, 1e8, 3e8, 1e9, 3e9, 1e10, 3e10]
 _DASHED = (0, (4, 2.5))
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 _STYLES = {
     "dense": (INK, "-"),
     "fp16": ("#0072b2", "-"),
@@ -31,7 +31,7 @@ _STYLES = {
 
 
 def added(records: Sequence[Record], footer: str) -> str:
-    """Draw bars: what each way adds to a step without exchange, one group for each link."""
+    """Draw bars of what each way adds to a step without exchange, in one group for each link."""
     groups: dict[str, list[bars.Bar]] = {}
     for link in links(records):
         groups[link] = [
@@ -48,7 +48,7 @@ def added(records: Sequence[Record], footer: str) -> str:
 
 
 def by_bandwidth(records: Sequence[Record], models: Sequence[Exchange], footer: str) -> str:
-    """Draw what the exchange takes at any bandwidth: lines of the model, points where it was measured."""
+    """Draw the time of the exchange at any bandwidth: lines for the model, points for measurements."""
     top = HEADER + _LEGEND
     title, subtitle = "What the exchange takes, by bandwidth", "lines: fixed time + bytes / bandwidth; points: measured"
     picture = Picture(_WIDTH, top + _HEIGHT + FOOTER, title, subtitle, footer)

@@ -16,19 +16,19 @@ PARTS = ("slow links", "one host", "codecs")
 
 
 def path_for(machine_kind: str) -> Path:
-    """Return where results of such machines are stored."""
+    """Return the file with the results of such machines."""
     return FOLDER / f"{machine_kind}.jsonl"
 
 
 def read(path: Path) -> list[Record]:
-    """Return the records of a file; none if there is no file."""
+    """Return the records of a file; an empty list if the file does not exist."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
 def store(path: Path, records: Sequence[Record]) -> None:
-    """Write the records, and keep those lines of the file that belong to other parts."""
+    """Write the records, and keep the lines of the file that belong to other parts."""
     new = {record["part"] for record in records}
     kept = [record for record in read(path) if record["part"] not in new]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,5 +52,5 @@ def about(records: Iterable[Record], part: str) -> Record | None:
 
 
 def links(records: Iterable[Record]) -> dict[str, Record]:
-    """Return the facts about each link that was measured, by name."""
+    """Return the facts about each measured link, by name."""
     return {record["link"]: record for record in records if "tcp_bits_per_s" in record}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to exchange gradients over slow links that are compared: ours by method, and DDP's hooks over Gloo."""
+"""Compared ways to exchange gradients over slow links: Khorovod's methods, and DDP's hooks over Gloo."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OURS, PEER, ALONE = "khorovod", "gloo", "none"
-START_AFTER = 2  # dense steps before PowerSGD begins, the fewest that torch's hook accepts
+START_AFTER = 2  # dense steps before PowerSGD begins: the minimum that torch's hook accepts
 POWERSGD_RANK = 4
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to make a training step.
+    """Way to make a training step.
 
     Args:
-        name: What tables and pictures call it.
+        name: Name in tables and pictures.
         library: OURS, PEER, or ALONE for a step without exchange.
-        method: For ours the name in hvd.Compression, for the peer the name of its hook; empty for dense gradients.
-        arguments: Of the method; None if hvd.Compression has the compressor itself under the name.
-        of_us: Our way that has to be ahead of this one.
+        method: For OURS the name in hvd.Compression, for PEER the name of its hook; empty for dense gradients.
+        arguments: Arguments of the method; None if the name in hvd.Compression is a compressor.
+        of_us: Khorovod's way that must be faster than this one.
     """
 
     name: str
@@ -52,9 +52,9 @@ WAYS = (
 )
 BY_NAME = {way.name: way for way in WAYS}
 
-# How many times shorter than dense the part above a step without exchange has to be, by link.
+# How many times the dense exchange's time above a step without exchange must exceed each way's, by link.
 TARGETS: dict[str, dict[str, float]] = {
     "100 Mbit/s": {FP16.name: 1.9, INT8.name: 3.5, TOPK.name: 10.0, POWERSGD.name: 10.0},
     "1 Gbit/s": {FP16.name: 1.0, INT8.name: 1.0},
 }
-ONE_HOST_LIMIT = 1.02  # of the dense step, on one host
+ONE_HOST_LIMIT = 1.02  # limit of a compressed step's time relative to the dense step, on one host

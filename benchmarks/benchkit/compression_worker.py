@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of benchmarks/compression.py: builds the ways of one library and makes steps in one of them when told to.
+"""Rank of benchmarks/compression.py: it builds the ways of one library and makes steps on request.
 
-Run as `python -m benchkit.compression_worker`; see benchkit.worker for how it is spoken to.
+Run as `python -m benchkit.compression_worker`; benchkit.worker describes the protocol.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ONE_BUCKET_MB = 1_000
 
 
 class MissingError(Exception):
-    """This version of the library does not have the way."""
+    """Error for a way that this version of the library lacks."""
 
 
 class CompressionWorker(Obedient):
-    """All ways of a library in one process: a model for each, whose parameters share memory, so that few fit."""
+    """Ways of a library in one process: a model for each, whose parameters share memory to save space."""
 
     def __init__(self, gate: Gate, rank: int, layers: int, width: int, batch: int) -> None:
         self._gate = gate
@@ -44,9 +44,9 @@ class CompressionWorker(Obedient):
         self._steps: dict[str, Callable[[], None]] = {}
 
     def do_build(self, way: str) -> dict[str, Any]:
-        """Make some steps in this way, to fill buckets and caches; answer why it is missing if it is."""
+        """Make some steps in this way to fill buckets and caches; if the way is missing, return why."""
         wanted = BY_NAME[way]
-        # Ranks that exchange nothing do not stay equal, so they have weights of their own.
+        # Ranks that exchange nothing become different, so they do not use the shared weights.
         model = nn.Sequential(*(_twin(layer, wanted.library == ALONE) for layer in self._layers))
         try:
             step = _step(wanted, model, self._inputs)
@@ -58,7 +58,7 @@ class CompressionWorker(Obedient):
         return {}
 
     def do_steps(self, way: str, count: int, untimed: int, interface: str) -> dict[str, Any]:
-        """Return seconds of each step; per step the bytes of this rank and of its host, and processor time."""
+        """Return each step's seconds, and for each step the bytes of this rank and its host, and processor time."""
         step = self._steps[way]
         self._gate.meet()
         for _ in range(untimed):
@@ -85,7 +85,7 @@ class CompressionWorker(Obedient):
 
 
 def _twin(layer: nn.Linear, in_own_memory: bool) -> nn.Linear:
-    """Return a layer with parameters of its own, in the memory of another layer's or in a copy of it."""
+    """Return a layer with new parameters that use another layer's memory, or a copy of it."""
     twin = nn.Linear(layer.in_features, layer.out_features, device="meta")
     for name, parameter in layer.named_parameters():
         data = parameter.data.clone() if in_own_memory else parameter.data
@@ -110,7 +110,7 @@ def _step(way: Way, model: nn.Module, inputs: torch.Tensor) -> Callable[[], None
 
 
 def _distributed(way: Way, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """Wrap the optimizer; MissingError if this version does not have the method."""
+    """Wrap the optimizer; raise MissingError if this version lacks the method."""
     import horovod.torch as hvd
 
     named = list(model.named_parameters())
@@ -127,7 +127,7 @@ def _distributed(way: Way, optimizer: torch.optim.Optimizer, model: nn.Module) -
 
 
 def _by_ddp(hook: str, model: nn.Module) -> nn.Module:
-    """Return the model under DDP. The ranks' weights are equal already, so DDP does not send them."""
+    """Return the model under DDP. The ranks' weights are equal already, so DDP does not broadcast them."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     one_bucket = {"bucket_cap_mb": _ONE_BUCKET_MB} if hook == "powersgd" else {}
@@ -137,9 +137,9 @@ def _by_ddp(hook: str, model: nn.Module) -> nn.Module:
     elif hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, POWERSGD_RANK, START_AFTER)
 
-        # Without annotations, because DDP refuses those that are text.
+        # Without annotations, because DDP rejects annotations that are strings.
         def in_one_bucket(state, bucket):  # type: ignore[no-untyped-def]
-            # DDP divides parameters into its final buckets after the first step.
+            # DDP forms its final buckets only after the first step.
             if state.iter > 0 and not (bucket.index() == 0 and bucket.is_last()):
                 raise RuntimeError("DDP has more than one bucket")
             return powerSGD_hook.powerSGD_hook(state, bucket)
@@ -149,7 +149,7 @@ def _by_ddp(hook: str, model: nn.Module) -> nn.Module:
 
 
 def _sent(way: str) -> int:
-    """Return the bytes that this rank has sent over the network, headers of TCP left out; 0 for others than ours."""
+    """Return the bytes that this rank has sent over the network, without TCP headers; 0 for other libraries."""
     if BY_NAME[way].library != OURS:
         return 0
     import horovod.torch as hvd
@@ -178,7 +178,7 @@ def main() -> None:
     gate = Gate(options.gate, rank, options.ranks, crowded=not options.cores)
     layers, width, batch = (int(os.environ[f"BENCH_{name}"]) for name in ("LAYERS", "WIDTH", "BATCH"))
     serve(control, hello, CompressionWorker(gate, rank, layers, width, batch))
-    # Nothing to save: leave without running destructors of reducers whose peers may be gone already.
+    # Skip the destructors of reducers, because their peers may have ended; there is nothing to save.
     os._exit(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of what an exchange takes at any bandwidth: a fixed time, and the time of its bytes on the wire. Pure."""
+"""Model of an exchange's time at any bandwidth: a fixed time, and the time of its bytes on the wire. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_NO_LIMIT = 1e12  # bits per second: what pays up to here pays at any bandwidth
+_NO_LIMIT = 1e12  # bits per second; a method that pays up to here pays at any bandwidth
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one way adds to a step. `fixed_s`: codecs, copies and messages, which no bandwidth makes shorter."""
+    """Time that one way adds to a step. `fixed_s`: codecs, copies and messages, which do not depend on bandwidth."""
 
     name: str
-    bytes_sent: float  # by a host, in a step
+    bytes_sent: float  # bytes sent by a host in a step
     fixed_s: float
 
     @classmethod
     def measured(cls, name: str, bytes_sent: float, seconds: float, bits_per_s: float) -> Exchange:
-        """Return the exchange that took so long over a link that carries so many bits of data per second."""
+        """Return the exchange that took `seconds` over a link with a data rate of `bits_per_s`."""
         return cls(name, bytes_sent, max(0.0, seconds - 8 * bytes_sent / bits_per_s))
 
     def seconds(self, bits_per_s: float) -> float:
-        """Return what the exchange takes at a bandwidth."""
+        """Return the exchange's time at a bandwidth."""
         return self.fixed_s + 8 * self.bytes_sent / bits_per_s
 
 
@@ -38,12 +38,12 @@ def pays_below(method: Exchange, dense: Exchange) -> float:
 
 
 def fastest(exchanges: Iterable[Exchange], bits_per_s: float) -> Exchange:
-    """Return the exchange that takes least at a bandwidth; the first of those that take equally long."""
+    """Return the fastest exchange at a bandwidth; of equally fast ones the first."""
     return min(exchanges, key=lambda exchange: exchange.seconds(bits_per_s))
 
 
 def bandwidth_text(bits_per_s: float) -> str:
-    """Return a bandwidth as people write it, with two digits; `any` for more than a network has, `none` for 0."""
+    """Return a bandwidth as text with two digits; `any` for more than any network has, `none` for 0."""
     if bits_per_s >= _NO_LIMIT:
         return "any"
     if bits_per_s <= 0:

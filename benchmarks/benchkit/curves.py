@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of times by size or by ranks: log-log curves with bands, one panel for each collective."""
+"""Plots of times by size or by ranks: log-log curves with bands, one panel for each collective."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from benchkit.pictures import FOOTER, GREY, GRID, HEADER, INK, MARGIN, OURS, THEIRS, Picture, points
 from benchkit.units import size_text, time_text
 
-# A library has the same style in every picture.
+# A library has one style in all pictures.
 _DASHED = (0, (4, 2.5))
 _STYLES = {
     "khorovod": (OURS, "-"),
@@ -26,17 +26,17 @@ _STYLES = {
     "floor, shared": ("#a8adb3", _DASHED),
 }
 _OTHER_COLOURS = ("#56b4e9", "#000000", "#f0e442")
-_WIDTH, _HEIGHT = 470, 330  # of one panel
+_WIDTH, _HEIGHT = 470, 330  # size of one panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 26, 34, 40
-_LEGEND_ROW, _ENTRIES_IN_A_ROW = 24, {1: 3, 2: 8}  # by columns of panels
-_LABEL_ROOM = 46  # pixels from one label of x to the next, at least
+_LEGEND_ROW, _ENTRIES_IN_A_ROW = 24, {1: 3, 2: 8}  # entries of the legend by columns of panels
+_LABEL_ROOM = 46  # minimum distance in pixels between labels of x
 
 Style = tuple[str, object]  # colour and dashes
 
 
 @dataclass(frozen=True)
 class Point:
-    """Bytes or ranks, and the time in microseconds: median, with the tenth and ninetieth percentile as a band."""
+    """Point of a curve: bytes or ranks, and microseconds with the tenth and ninetieth percentile as a band."""
 
     x: int
     median: float
@@ -47,15 +47,15 @@ class Point:
 @dataclass(frozen=True)
 class Panel:
     title: str
-    curves: dict[str, list[Point]]  # by label
-    unit: str = ""  # of x; bytes if none is given
+    curves: dict[str, list[Point]]  # curves by label
+    unit: str = ""  # unit of x; bytes if empty
 
     def x_text(self, x: int) -> str:
         return f"{x} {self.unit}" if self.unit else size_text(x)
 
 
 def draw(title: str, subtitle: str, footer: str, panels: Sequence[Panel]) -> str:
-    """The whole picture as SVG text."""
+    """Return the whole picture as SVG text."""
     styles = _styles(list(dict.fromkeys(label for panel in panels for label in panel.curves)))
     columns = min(2, len(panels))
     in_a_row = _ENTRIES_IN_A_ROW[columns]
@@ -104,7 +104,7 @@ def _line(style: Style) -> dict[str, object]:
 def _draw_panel(axes: Axes, panel: Panel, styles: dict[str, Style]) -> None:
     everything = [point for curve in panel.curves.values() for point in curve]
     _scale(axes, panel, everything)
-    for label, curve in reversed(panel.curves.items()):  # ours last, on top
+    for label, curve in reversed(panel.curves.items()):  # draws Khorovod's curves last, so that they are on top
         in_order = sorted(curve, key=lambda point: point.x)
         x = [point.x for point in in_order]
         lows, highs = [point.low for point in in_order], [point.high for point in in_order]
@@ -113,7 +113,7 @@ def _draw_panel(axes: Axes, panel: Panel, styles: dict[str, Style]) -> None:
 
 
 def _scale(axes: Axes, panel: Panel, everything: list[Point]) -> None:
-    """Whole decades of time; x has a mark wherever something was measured, and labels as far as there is room."""
+    """Scale time to whole decades, and mark every measured x; label the marks for which there is room."""
     axes.set(xscale="log", yscale="log")
     axes.minorticks_off()
     lowest = math.floor(math.log10(min(point.low for point in everything)))
@@ -133,7 +133,7 @@ def _scale(axes: Axes, panel: Panel, everything: list[Point]) -> None:
 
 
 def _labels(panel: Panel, sizes: list[int], pixels: float) -> list[str]:
-    """`pixels`: of one unit of the logarithm."""
+    """Return the labels of x; `pixels` is the length of one unit of the logarithm."""
     labels, last = [], -math.inf
     for size in sizes:
         here = math.log(size) * pixels

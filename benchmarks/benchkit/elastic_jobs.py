@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs for benchmarks/elastic.py: started, harmed, and asked when what happened."""
+"""Jobs for benchmarks/elastic.py: starting them, causing faults, and reading when their workers did what."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LIMIT_S = 300.0
 
 
 class Job:
-    """A command that starts workers of benchkit/elastic_worker.py. `more`: for its environment."""
+    """Command that starts workers of benchkit/elastic_worker.py. `more`: additional environment variables."""
 
     def __init__(self, kind: str, launcher: Sequence[str], more: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hvd-elastic-"))
@@ -52,7 +52,7 @@ class Job:
         ]
 
     def generation(self, least: int, size: int | None = None) -> list[Entry]:
-        """Once a generation from this number on, of this size, has made its first step: its workers, by rank."""
+        """Wait for a generation of at least this number, and of this size, to step; return its entries by rank."""
 
         def whole() -> list[Entry] | None:
             found: dict[int, list[Entry]] = {}
@@ -65,11 +65,11 @@ class Job:
         return self.wait_for(whole)
 
     def newest(self) -> int:
-        """The generation that has trained last; 0 if none has yet."""
+        """Return the newest generation that has trained; 0 if none has yet."""
         return max((int(one["generation"]) for one in self.entries() if "generation" in one), default=0)
 
     def await_asking(self, count: int) -> None:
-        """Until so many workers, in all its life, have been ready for their first place."""
+        """Wait until this many workers in total have reached their first hvd.init()."""
         self.wait_for(lambda: sum("asks" in one for one in self.entries()) >= count)
 
     def wait_for(self, found: Callable[[], Any]) -> Any:
@@ -82,7 +82,7 @@ class Job:
 
 
 def elastic_job(workers: int, *flags: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Job:
-    """Its slots are never given up: their workers are killed on purpose. `prefix`: to start it somewhere else."""
+    """Return an elastic job that uses hosts again 1 s after a failure, because workers are killed on purpose."""
     patient = ("--blacklist-cooldown-range", "1", "1")
     command = [*prefix, *HOROVODRUN, "-np", str(workers), "--min-np", "1", *patient, *flags, sys.executable]
     return Job("elastic", command, env)
@@ -93,7 +93,7 @@ def static_job(workers: int) -> Job:
 
 
 def torchrun_job(workers: int, restarts: int) -> Job:
-    """With a new store for each start: in one that is shared, Gloo finds the addresses of workers that have ended."""
+    """Return a torchrun job with a new store for each start; a shared one has addresses of workers that have ended."""
     flags = ["--standalone", "--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
     command = [sys.executable, "-m", "torch.distributed.run", *flags]
     return Job("torchrun", command, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
@@ -105,23 +105,23 @@ def harm(worker: Entry, number: int = signal.SIGKILL) -> float:
 
 
 PARTS = ("detect", "roll back", "meet", "sync", "first step")
-Rounds = Iterable[int]  # numbers, as many as there is time for
+Rounds = Iterable[int]  # as many numbers as there is time for rounds
 
 
 def recoveries(
     job: Job, rounds: Rounds, workers: int, victim: Callable[[list[Entry], int], Entry], number: int, spares: int = 0
 ) -> list[dict[str, float]]:
-    """Seconds from the signal to each part's end, and `resume` in all: the slowest survivor's, for each round.
+    """Return for each round the seconds of each part of the recovery, and in total, of the slowest survivor.
 
-    Every round begins with all workers, and the spares in wait.
+    Every round begins when all workers train and the spares wait.
     """
     found = []
     last = job.newest()
-    job.generation(last, workers)  # to start them is no part of the first round
+    job.generation(last, workers)  # starting the workers is not part of the first round
     for round_ in rounds:
         now = job.generation(last, workers)
         job.await_asking(workers + spares + round_ if spares else 0)
-        time.sleep(random.uniform(0.2, 0.5))  # at any moment of a step
+        time.sleep(random.uniform(0.2, 0.5))  # a random moment of a step
         hit = victim(now, round_)
         began = harm(hit, number)
         after = job.generation(now[0]["generation"] + 1)
@@ -131,7 +131,7 @@ def recoveries(
 
 
 def parts_of(after: list[Entry], began: float) -> dict[str, float]:
-    """Of a change that began with a loss."""
+    """Return the seconds of each part of a recovery that began with a loss."""
     slowest = max((one for one in after if "raised" in one), key=lambda one: float(one["at"]))
     ends = [slowest[name] for name in ("raised", "restored", "met", "synced", "at")]
     parts = {name: end - start for name, start, end in zip(PARTS, [began, *ends], ends, strict=False)}
@@ -139,7 +139,7 @@ def parts_of(after: list[Entry], began: float) -> dict[str, float]:
 
 
 def growths(rounds: Rounds) -> list[dict[str, float]]:
-    """Two workers join two others: how long these make no step. They must be the same processes, interrupted once."""
+    """Let two workers join two others; return for how long these pause. They must not be restarted."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         slots = Path(folder) / "slots"
@@ -179,7 +179,7 @@ def torchrun_restarts(rounds: Rounds, workers: int) -> list[dict[str, float]]:
 
 
 def static_losses(rounds: Rounds, workers: int) -> list[dict[str, float]]:
-    """Until all others have raised."""
+    """Return the seconds until all survivors of a killed rank have raised an error."""
     found = []
     for _ in rounds:
         with static_job(workers) as job:
@@ -195,7 +195,7 @@ def static_losses(rounds: Rounds, workers: int) -> list[dict[str, float]]:
 
 
 def lost_host(rounds: Rounds, workers: int) -> list[dict[str, float]]:
-    """Half of the workers are on a host whose cable is pulled out. Needs root and sshd."""
+    """Disconnect the host of half of the workers; return the recovery's parts. Needs root and sshd."""
     found = []
     half = workers // 2
     for _ in rounds:
@@ -214,7 +214,7 @@ def lost_host(rounds: Rounds, workers: int) -> list[dict[str, float]]:
 
 
 def lost_launcher(job: Job) -> dict[str, float]:
-    """Until no worker is left."""
+    """Kill the launcher; return the seconds until no worker is left."""
     family = psutil.Process(job.process.pid).children(recursive=True)
     began = harm({"pid": job.process.pid})
     job.wait_for(lambda: not any(map(is_alive, family)))

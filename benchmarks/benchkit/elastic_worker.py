@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of benchmarks/elastic.py: trains a small network until it is ended, and writes when it did what.
+"""Worker of benchmarks/elastic.py: it trains a small network until it is ended, and records its events with times.
 
-Arguments: elastic, static or torchrun, and a folder, in which each process has a file of its own: a line of JSON for
-its first step of each generation, and before that one when it is about to ask for its first place. Times are of the
-monotonic clock, which all processes of a machine share.
+Arguments: elastic, static or torchrun, and a folder, in which each process has its own file. The file has a line of
+JSON for the first step of each generation, and one before the first call of hvd.init(). Times are of the monotonic
+clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-PAUSE_S = 0.01  # what a step computes elsewhere; leaves the cores to those who start
+PAUSE_S = 0.01  # stands for the computation of a step, and leaves the cores to workers that start
 FEATURES, BATCH = 64, 32
 
 KIND, FOLDER = sys.argv[1], Path(sys.argv[2])
@@ -48,7 +48,7 @@ def elastic() -> None:
     moments: dict[str, float] = {}
 
     class State(hvd.elastic.TorchState):
-        """Notes when the parts of a recovery were over."""
+        """State that records when each part of a recovery has ended."""
 
         def restore(self) -> None:
             super().restore()
@@ -80,7 +80,9 @@ def elastic() -> None:
             note(error=str(error)[:200])
             raise
 
-    model = network()  # and what torch imports for the first optimizer: the others wait for who has called hvd.init()
+    # Done before hvd.init(), because the other ranks wait for a rank that has called it. torch imports more modules for
+    # the first optimizer.
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     note(asks=True)
     hvd.init()
@@ -91,7 +93,8 @@ def elastic() -> None:
 def static() -> None:
     import horovod.torch as hvd
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which the launcher ends those who have not heard of a loss yet
+    # Ignored, because the launcher sends it to ranks that have not noticed a loss yet.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hvd.init()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
@@ -106,7 +109,7 @@ def static() -> None:
 
 
 def torchrun() -> None:
-    """As torchrun's users do it: the whole group starts again, and loads a checkpoint."""
+    """Train as torchrun's users do: the whole group restarts and loads a checkpoint."""
     torch.distributed.init_process_group("gloo")
     rank, checkpoint = torch.distributed.get_rank(), FOLDER / "checkpoint"
     model = network()

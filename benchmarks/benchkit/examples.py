@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the examples, which are measured here as users see them there."""
+"""Models of the examples, which the benchmarks use unchanged."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from testkit.places import EXAMPLES
 
 
 def example(framework: str, name: str) -> ModuleType:
-    """A module of an example, by the folder of its framework."""
+    """Return a module of an example in the folder of its framework."""
     return load(EXAMPLES / framework / f"{name}.py")

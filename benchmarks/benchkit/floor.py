@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floor as one more library to measure: compiles benchmarks/floor and launches its ranks."""
+"""Floor as a measured library: it compiles benchmarks/floor and launches its ranks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from benchkit.world import World
 _SOURCES = Path(__file__).resolve().parents[1] / "floor"
 _RESULT = _SOURCES.parents[1] / "build" / "benchmarks" / "floor.so"
 _FLAGS = ["-std=c11", "-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-TENSOR_BYTES = 1 << 28  # the largest tensor that is measured in shared memory
+TENSOR_BYTES = 1 << 28  # largest tensor that is measured in shared memory
 
 
 class CompileError(Exception):
-    """There is no C compiler, or it did not like what it saw."""
+    """Error of a missing or failing C compiler."""
 
 
 class Floor(World):
-    """See benchmarks/floor/floor.h. Ours, so it is compiled for exactly this machine."""
+    """World of the bare C prototypes (see benchmarks/floor/floor.h), compiled for exactly this machine."""
 
     def __init__(self, ranks: int, cores: Sequence[int | str], transport: str) -> None:
         super().__init__("floor", ranks, cores, transport)
@@ -44,7 +44,8 @@ class Floor(World):
         library = ctypes.CDLL(str(compiled()))
         library.FloorBytes.restype, library.FloorBytes.argtypes = ctypes.c_size_t, [ctypes.c_int, ctypes.c_size_t]
         with tempfile.NamedTemporaryFile(prefix="bench-floor-", dir="/dev/shm", delete=False) as file:
-            file.truncate(library.FloorBytes(self.ranks, TENSOR_BYTES))  # takes room only where it is written to
+            # A sparse file, which uses memory only where it is written.
+            file.truncate(library.FloorBytes(self.ranks, TENSOR_BYTES))
             self._memory = Path(file.name)
         shared = {
             "BENCH_FLOOR": str(compiled()),

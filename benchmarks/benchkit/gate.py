@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A meeting point of the ranks that belongs to none of the measured libraries: counters in shared memory.
+"""Barrier of the ranks that uses none of the measured libraries: counters in shared memory.
 
-Ranks leave it within about a microsecond of each other, so that an operation's time holds no waiting for late starters.
+Ranks leave it within about a microsecond of each other, so that an operation's time contains no wait for late ranks.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 import time
 from pathlib import Path
 
-_LINE_WORDS = 16  # 128 bytes: one counter for each cache line, with room for those that fetch pairs
+_LINE_WORDS = 16  # 128 bytes: one counter in each pair of cache lines, because some processors fetch pairs
 _TIMEOUT_S = 120.0
 _SPINS_BETWEEN_LOOKS = 10_000
 
 
 class Gate:
-    """`crowded`: there are more ranks than cores, so that a spinning rank must let the others run."""
+    """Barrier of all ranks. `crowded`: there are more ranks than cores, so spinning ranks must yield."""
 
     def __init__(self, path: Path, rank: int, ranks: int, crowded: bool) -> None:
         with path.open("r+b") as file:
@@ -32,7 +32,7 @@ class Gate:
         return ranks * _LINE_WORDS * 8
 
     def meet(self) -> None:
-        """Return once all ranks have called this equally often. TimeoutError if one never does."""
+        """Return once all ranks have made as many calls. Raise TimeoutError if a rank never does."""
         words, self._turn = self._words, self._turn + 1
         turn = self._turn
         words[self._mine] = turn

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of benchmarks/gpu.py runs for `jax`: steps of a transformer, whose time it prints as a line of JSON.
+"""Rank of benchmarks/gpu.py for `jax`: it runs steps of a transformer and prints their time as a line of JSON.
 
-Argument: a way (khorovod, nccl, alone). It begins when a line on standard input tells it to. Ranks meet through
-horovod.jax, whichever way sends gradients.
+Argument: a way (khorovod, nccl, alone). The rank begins when it reads a line from standard input. The ranks' rendezvous
+and barriers use horovod.jax in every way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import jax  # isort: skip
 
 from benchkit import jax_ways
 
-# What takes long need not be known as exactly.
+# Slow ways use fewer steps, because their times need less precision.
 SLOW = sys.argv[1] == "nccl" or os.environ.get("HOROVOD_GPU_TRANSPORT") == "nccl"
 STEPS, ROUNDS, WARM_STEPS = (5, 3, 2) if SLOW else (10, 5, 5)
 WAYS = {"khorovod": jax_ways.khorovod, "nccl": jax_ways.psum, "alone": jax_ways.alone}
@@ -42,7 +42,7 @@ def main() -> None:
         params, value = step(params, tokens)
     times = []
     for _ in range(ROUNDS):
-        # As in training: nobody waits for the device after each step.
+        # As in training, do not wait for the device after each step.
         jax.block_until_ready(params)
         hvd.barrier()
         began = time.perf_counter()

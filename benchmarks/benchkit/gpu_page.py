@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/performance-gpus.md, from what benchmarks/gpu.py has stored."""
+"""Tables of docs/performance-gpus.md, made from the results that benchmarks/gpu.py has stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchkit import tables
 from benchkit.units import size_text, time_text
 
 Row = dict[str, Any]
-# By way; those that were measured are shown.
+# Headings by way; ways without measurements are not shown.
 _PEERS = {"backend": "our backend", "staged": "through the host", "gloo": "Gloo", "nccl": "NCCL, sockets"}
 _DDP = {"backend": "DDP over horovod", "gloo": "DDP over Gloo", "nccl": "DDP over NCCL, sockets"}
 _VIEWS = {"buckets": "with bucket views", "kept": "with bucket views, gradients kept"}
@@ -72,7 +72,7 @@ def _allreduce(rows: Sequence[Row]) -> list[str]:
 
 
 def _moved(row: Row) -> float:
-    """Bytes: each rank reads its tensor and fills its slot, reads all slots and writes the sum."""
+    """Return the bytes moved: each rank reads its tensor and fills its slot, reads all slots and writes the sum."""
     return float(row["bytes"]) * row["ranks"] * (row["ranks"] + 3)
 
 
@@ -92,7 +92,7 @@ def _steps(rows: Sequence[Row]) -> list[str]:
 
 
 def _by_nccl(rows: Sequence[Row]) -> list[str]:
-    """Steps by NCCL, each beside what the framework's own way takes."""
+    """Return tables of steps with NCCL, compared with the framework's own way."""
     ways = _measured(rows, {"hvd-nccl": "DistributedOptimizer", "backend-nccl": "DDP over horovod"}, "step")
     if not ways:
         return []

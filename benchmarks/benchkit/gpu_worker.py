@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
+"""Rank of benchmarks/gpu.py: it runs measurements and prints the results as lines of JSON.
 
-Arguments: a way (khorovod; buckets, kept: the same with bucket views; gloo, nccl, backend: torch.distributed over it,
-or over ours; alone), then any of `allreduce:BYTES`, `groups:BYTES`, `messages:BYTES` and `step:MODEL`. All ranks use
-the one GPU, once a line on standard input tells them to.
+Arguments: a way, then any of `allreduce:BYTES`, `groups:BYTES`, `messages:BYTES` and `step:MODEL`. The ways are
+khorovod; buckets and kept, which add bucket views; gloo, nccl and backend, which are torch.distributed over Gloo, NCCL
+and Khorovod; and alone. All ranks use one GPU; they begin when they read a line from standard input.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Tensor = torch.Tensor
 Measured = dict[str, "float | str"]
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", 0)
-# What takes long need not be known as exactly.
+# Slow ways use fewer steps, because their times need less precision.
 SLOW = sys.argv[1] in ("gloo", "nccl") or os.environ.get("HOROVOD_GPU_TRANSPORT") == "nccl"
 STEPS, ROUNDS, WARM_STEPS = (3 if SIZE > 2 else 5, 2, 2) if SLOW else (10, 3, 5)
 IN_A_ROW = 5 if SLOW else 20
-GROUP = 8  # tensors
+GROUP = 8  # tensors in a group
 
 
 class Alone:
-    """No communication: what the others are held against."""
+    """Way without communication, with which the others are compared."""
 
-    keeps_gradients = False  # between steps
+    keeps_gradients = False  # True if gradients stay allocated between steps
 
     def meet(self) -> None:
         dist.barrier()
@@ -98,7 +98,7 @@ def make_way(name: str) -> Alone:
 
 
 def measure_allreduce(way: Alone, count: int) -> Measured:
-    """Seconds from a call until the device is done, and for each of several calls in a row."""
+    """Return the seconds from a call until the device is done, and those of each of several calls in a row."""
     tensor = torch.zeros(count // 4, device=DEVICE)
     for _ in range(5):
         way.allreduce(tensor)
@@ -118,7 +118,7 @@ def measure_allreduce(way: Alone, count: int) -> Measured:
 
 
 def measure_groups(way: Alone, count: int) -> Measured:
-    """Seconds for each of several grouped allreduces in a row, of tensors of so many bytes."""
+    """Return the seconds of each of several grouped allreduces in a row, of tensors of `count` bytes each."""
     tensors = [torch.zeros(count // 4, device=DEVICE) for _ in range(GROUP)]
     for _ in range(2):
         way.allreduce_group(tensors)
@@ -135,7 +135,7 @@ def measure_groups(way: Alone, count: int) -> Measured:
 
 
 def measure_messages(way: Alone, count: int) -> Measured:
-    """Seconds from a send until the device of the other rank has it: half of the way to and fro."""
+    """Return the seconds from a send until the other rank's device has the tensor: half of a round trip."""
     tensor = torch.zeros(count // 4, device=DEVICE)
 
     def go_round() -> float:
@@ -174,7 +174,7 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    """GPT-2's small one: 124 million parameters."""
+    """Small model of GPT-2, with 124 million parameters."""
 
     def __init__(self, words: int = 50257, length: int = 1024, width: int = 768) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ def measure_step(way: Alone, name: str) -> Measured:
         make_step()
     times = []
     for _ in range(ROUNDS):
-        # As in training: nobody waits for the device after each step.
+        # As in training, do not wait for the device after each step.
         torch.cuda.synchronize()
         way.meet()
         began = time.perf_counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts made of network namespaces, for what goes over TCP. The same ones that the fault tests cut apart."""
+"""Hosts simulated by network namespaces, for measurements over TCP; the fault tests use the same class of networks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from testkit.hosts import Network
 
 
 class NamespaceHosts:
-    """`hosts` of them with `neighbours` ranks each; see benchkit.world.Hosts. RuntimeError where that cannot be.
+    """Simulated hosts with `neighbours` ranks each; see benchkit.world.Hosts.
 
-    `network`: that of others, which stay its owners.
+    Raise RuntimeError where they cannot be made.
+
+    `network`: an existing network, which its owner will close.
     """
 
     interface = "eth0"
@@ -21,7 +23,7 @@ class NamespaceHosts:
         self._owned = network is None
 
     def one_rank_each(self) -> NamespaceHosts:
-        """The same hosts for a library with one rank on each."""
+        """Return these hosts for a library with one rank on each."""
         return NamespaceHosts(len(self.names), 1, self.network)
 
     def name(self, rank: int) -> str:

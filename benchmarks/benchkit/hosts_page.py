@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/performance-hosts.md and docs/performance-gpus.md: what was measured between hosts and on GPUs."""
+"""Pages docs/performance-hosts.md and docs/performance-gpus.md: results between hosts and on GPUs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _page(beginning: str, lines: Sequence[str]) -> str:
 
 
 def _collectives(machines: Sequence[Results]) -> list[str]:
-    """Of each machine: not all of them have the same peers."""
+    """Return tables by machine, because not all machines have equal peers."""
     lines: list[str] = []
     for machine in [one for one in machines if list(contests_of(one.of("network")))]:
         cases = [case for case in machine.of("network") if "op" in case[0]["case"]]
@@ -110,7 +110,7 @@ def _algorithms(record: Record) -> list[str]:
 
 
 def _chosen(hosts: int, size: int) -> str:
-    """As engine/agreement/algorithms.cc chooses."""
+    """Return the algorithm that engine/agreement/algorithms.cc chooses."""
     if hosts <= 8 or (hosts <= 16 and 256 * _KB < size <= 4 * _MB):
         return "direct"
     return "doubling" if size <= 256 * _KB else "ring"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of a small transformer in JAX, in one of three ways: its function, parameters and tokens."""
+"""Training step of a small transformer in JAX, in one of three ways: its function, parameters and tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Step: TypeAlias = "tuple[Callable[..., Any], Any, Any]"
 
 
 def _problem(options: argparse.Namespace) -> tuple[Any, Any, Callable[..., Any]]:
-    """Parameters, this rank's tokens, and the function that gives loss and gradients."""
+    """Return parameters, this rank's tokens, and the function that computes loss and gradients."""
     import jax
     import numpy as np
 
@@ -34,7 +34,7 @@ def _descend(params: Any, gradients: Any) -> Any:
 
 
 def alone(options: argparse.Namespace) -> Step:
-    """The bound: the same step with nothing sent."""
+    """Return a step that sends nothing, as the bound."""
     params, tokens, gradients_of = _problem(options)
 
     def step(params: Any, tokens: Any) -> Any:
@@ -58,7 +58,7 @@ def khorovod(options: argparse.Namespace) -> Step:
 
 
 def psum(options: argparse.Namespace) -> Step:
-    """JAX's own: one program over all processes, which sends by Gloo on the CPU and by NCCL on GPUs."""
+    """Return a step by JAX itself: one program over all processes, which uses Gloo on the CPU and NCCL on GPUs."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -94,6 +94,6 @@ def psum(options: argparse.Namespace) -> Step:
 
 
 def _no_checks(shard_map: Callable[..., Any]) -> dict[str, bool]:
-    """The outputs are equal on all ranks; older and newer JAX spell the promise differently."""
+    """Return the option that turns off shard_map's check of the outputs; its name depends on the version of JAX."""
     name = "check_vma" if "check_vma" in inspect.signature(shard_map).parameters else "check_rep"
     return {name: False}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of benchmarks/jax_step.py: builds a training step in one of three ways and runs it when told to.
+"""Rank of benchmarks/jax_step.py: it builds a training step in one of three ways and runs it on request.
 
-Reads `run COUNT` lines from standard input; answers each with the seconds of every step, as a line of JSON.
+It reads `run COUNT` lines from standard input, and answers each with the seconds of every step, as a line of JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         answer({"times": times})
 
 
-# Gloo prints to standard output: answers get a descriptor of their own, and all else goes to the log.
+# Gloo prints to standard output, so answers use a duplicate of it, and all other output goes to the log.
 _answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -44,7 +44,7 @@ def answer(message: dict[str, Any]) -> None:
 
 
 def stepper(function: Callable[..., Any], params: Any, tokens: Any) -> Callable[[], float]:
-    """Parameters go from step to step and are donated, as in training."""
+    """Return a function that runs a step; steps pass on the parameters and donate their memory, as in training."""
     import jax
 
     compiled = jax.jit(function, donate_argnums=0)

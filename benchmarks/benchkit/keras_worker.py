@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of benchmarks/keras_step.py: a Keras model that one of three ways trains, through model.fit, when told to.
+"""Rank of benchmarks/keras_step.py: it trains a Keras model in one of three ways, through model.fit, on request.
 
-Reads `run COUNT` lines from standard input; answers each with the seconds of every step, as a line of JSON.
+It reads `run COUNT` lines from standard input, and answers each with the seconds of every step, as a line of JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-# Frameworks print to standard output: answers get a descriptor of their own, and all else goes to the log.
+# Frameworks print to standard output, so answers use a duplicate of it, and all other output goes to the log.
 _answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -28,7 +28,7 @@ def main() -> None:
         parser.add_argument(f"--{number}", type=int, required=True)
     options = parser.parse_args()
     if options.way == "tf.distribute":
-        # Each of its ranks listens: neighbours of the port that was found free.
+        # Each rank of tf.distribute listens on a port: the one that was found free, and those after it.
         workers = [f"127.0.0.1:{options.port + rank}" for rank in range(options.ranks)]
         task = {"type": "worker", "index": options.rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
@@ -38,7 +38,7 @@ def main() -> None:
     for line in sys.stdin:
         steps = int(line.split()[1])
         clock.times.clear()
-        # The first step of a fit holds the start of its iterator: it is not a step.
+        # The first step of a fit includes the start of its iterator, so it is left out.
         model.fit(data, steps_per_epoch=steps + 1, epochs=1, verbose=0, callbacks=[clock])
         answer({"times": clock.times[1:]})
 
@@ -48,7 +48,7 @@ def answer(message: dict[str, Any]) -> None:
 
 
 def built(options: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """A compiled model, endless data, and the callback that takes the time of each batch."""
+    """Return a compiled model, endless data, and a callback that measures each batch."""
     import numpy as np
     import tensorflow as tf
 
@@ -76,7 +76,8 @@ def built(options: argparse.Namespace) -> tuple[Any, Any, Any]:
     x = random.normal(size=(options.batch, FEATURES)).astype("float32")
     y = random.normal(size=(options.batch, 10)).astype("float32")
     if together:
-        # fit takes this batch for that of all ranks and cuts it up: each part is what a rank has in the other ways.
+        # fit treats this batch as that of all ranks and splits it, so that each rank gets as many rows as in the other
+        # ways.
         x, y = (np.concatenate([part] * options.ranks) for part in (x, y))
     data = tf.data.Dataset.from_tensors((x, y)).cache().repeat()
     if together:

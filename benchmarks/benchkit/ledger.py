@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results file of one kind of machine: JSON lines, appended as they come, and how they are read again.
+"""Results file of one kind of machine: JSON lines, which runs append, and their reader.
 
-A run begins with a line about itself (`run`, `machine`, `quick`); each line after it is one way of doing one case of
-one part, and carries the id of its run. Times are in microseconds. `against` holds, for each of our ways in the same
-case, how many times longer this way takes, with its 95 % interval.
+A run begins with a line about itself (`run`, `machine`, `quick`). Each line after it is one way in one case of one
+part, with the id of its run. Times are in microseconds. `against` contains, for each of Khorovod's ways in that case,
+how many times longer this way takes, with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Sample:
-    """What was measured of one way: seconds, by round. Rounds of all samples of a case were taken in turn."""
+    """Measurements of one way: seconds, by round. In each round, all samples of a case were measured in turn."""
 
     way: str
     library: str
@@ -32,7 +32,7 @@ class Sample:
 
 
 class Ledger:
-    """Appends to the file of this kind of machine; every line is on disk when `add` returns."""
+    """Writer that appends to the file of this kind of machine; every line is on disk when `add` returns."""
 
     def __init__(self, path: Path, about: Record) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ class Ledger:
         self._write([about])
 
     def add(self, part: str, case: Record, samples: Sequence[Sample], ours: Sequence[str]) -> list[Record]:
-        """`ours`: the ways that the others are compared with."""
+        """Append a record for each sample; `ours` are the ways with which the others are compared."""
         own = [sample for sample in samples if sample.way in ours]
         records = []
         for sample in samples:
@@ -54,7 +54,7 @@ class Ledger:
         return records
 
     def note(self, part: str, case: Record, way: str, library: str, facts: Record) -> None:
-        """Figures that are no times: memory, processor time of an idle rank; or why a part was left out."""
+        """Append facts that are not times: memory, processor time of an idle rank, or why a part was left out."""
         self._write([{"run": self._run, "part": part, "case": case, "way": way, "library": library, **facts}])
 
     def _write(self, records: Iterable[Record]) -> None:
@@ -73,15 +73,15 @@ def _figures(rounds: Sequence[Sequence[float]]) -> Record:
 
 @dataclass
 class Results:
-    """One kind of machine: its runs by id, and for each part and case the records of the run that counts."""
+    """Results of one kind of machine: its runs by id, and the records of each case from the run that counts."""
 
     kind: str
     runs: dict[str, Record]
     cases: list[list[Record]]
-    many_hosts: list[Record] = field(default_factory=list)  # what benchmarks/many_hosts.py wrote there
+    many_hosts: list[Record] = field(default_factory=list)  # records that benchmarks/many_hosts.py wrote
 
     def of(self, part: str, **wanted: Any) -> list[list[Record]]:
-        """The cases of a part that have these values, in the order in which they were measured."""
+        """Return the cases of a part that have these values, in the order in which they were measured."""
         return [
             records
             for records in self.cases
@@ -90,7 +90,7 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """For each case, the newest full run that has it counts; without one, the newest quick run."""
+    """Return the results; for each case, from the newest full run that has it, else from the newest quick run."""
     lines = _lines(path)
     runs = {line["run"]: line for line in lines if "machine" in line}
     found: dict[tuple[str, str], dict[str, list[Record]]] = {}
@@ -103,6 +103,6 @@ def read(path: Path) -> Results:
 
 
 def _lines(path: Path) -> list[Record]:
-    """None of them if there is no such file."""
+    """Return the records of a file; an empty list if the file does not exist."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries that can be measured: whether they are here, and how their ranks are launched."""
+"""Libraries that can be measured: checks that they are installed, and launches of their ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchkit.world import Hosts, World
 
 
 class Khorovod(World):
-    """Our engine, started from plain environment variables. `extra` changes its settings for a comparison."""
+    """World of Khorovod's engine, started with environment variables. `extra` changes its settings for a comparison."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Khorovod(World):
 
 
 class Gloo(World):
-    """torch.distributed's Gloo. It knows TCP only, so `transport` makes no difference to it."""
+    """World of torch.distributed with Gloo. It supports only TCP, so `transport` is ignored."""
 
     def __init__(self, ranks: int, cores: Sequence[int | str], transport: str) -> None:
         super().__init__("gloo", ranks, cores, "tcp")
@@ -57,9 +57,9 @@ class Gloo(World):
 
 
 class Mpi(World):
-    """An MPI library by its own mpiexec, with the Python that has mpi4py for it (often another environment's)."""
+    """World of an MPI library, launched by its mpiexec, with a Python whose mpi4py uses it (often in another venv)."""
 
-    vendor = ""  # as the library names itself
+    vendor = ""  # the library's own name
 
     def __init__(self, name: str, ranks: int, cores: Sequence[int | str], transport: str, python: str) -> None:
         super().__init__(name, ranks, cores, transport)
@@ -82,7 +82,7 @@ class Mpi(World):
         return {}
 
     def mpiexec(self) -> str | None:
-        # Beside the interpreter first: a wheel's mpiexec and its library belong together.
+        # First look beside the interpreter, because a wheel's mpiexec and library belong together.
         beside = Path(self.python).parent / "mpiexec"
         return str(beside) if beside.exists() else shutil.which("mpiexec")
 
@@ -94,8 +94,8 @@ class OpenMpi(Mpi):
         if self.hosts is None:
             super().launch(worker_arguments)
             return
-        # As on real hosts: mpiexec on the first one starts a daemon on each of the others, so that Open MPI knows which
-        # ranks share memory. Only the way there is not ssh.
+        # As on real hosts, mpiexec on the first host starts a daemon on each other host, so that Open MPI knows which
+        # ranks share memory. Only ssh is replaced, by this program.
         agent = self.folder / "agent"
         agent.write_text(_agent(self.hosts, self.ranks))
         agent.chmod(0o700)
@@ -107,13 +107,13 @@ class OpenMpi(Mpi):
         self.spawn([*command, self.python, "-m", self.worker, "mpi", *worker_arguments], self.variables())
 
     def _first_ranks(self) -> range:
-        """The first rank of each host."""
+        """Return the first rank of each host."""
         return range(0, self.ranks, self.hosts.neighbours if self.hosts else self.ranks)
 
     def flags(self) -> list[str]:
         ways = "tcp,sm,self" if self.hosts else "tcp,self"
         tcp = ["--mca", "pml", "ob1", "--mca", "btl", ways] if self.transport == "tcp" else []
-        # Each host seems to have slots enough: it must be told that they share fewer cores.
+        # Each host seems to have enough slots, so tell Open MPI to yield, because the hosts share fewer cores.
         polite = ["--mca", "mpi_yield_when_idle", "1"] if self.hosts and not self.cores else []
         return [*super().flags(), "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE", *tcp, *polite]
 
@@ -125,13 +125,13 @@ class Mpich(Mpi):
     vendor = "MPICH"
 
     def variables(self) -> dict[str, str]:
-        # MPICH's own shared memory off, then also that of the network layer it was built on.
+        # These turn off MPICH's shared memory, and that of the network layers UCX and libfabric.
         tcp = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
         return tcp if self.transport == "tcp" else {}
 
 
 def _agent(hosts: Hosts, ranks: int) -> str:
-    """A program `agent ADDRESS COMMAND...` that takes the place of ssh: it runs the command on that host."""
+    """Return a program `agent ADDRESS COMMAND...` that replaces ssh: it runs the command on that host."""
     cases = [
         f"{hosts.address(rank)}) exec {shlex.join(hosts.inside(rank))} unshare --uts sh -c "
         f'\'hostname {hosts.name(rank)} && exec sh -c "$0"\' "$*" ;;'

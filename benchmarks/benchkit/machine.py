@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about this machine that a figure means nothing without, and the choice of cores."""
+"""Facts about this machine that are needed to interpret results, and the choice of cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def cores_for(ranks: int) -> list[int]:
-    """One core for each rank, hardware threads of a core already taken last; none if there are too few."""
+    """Return one core for each rank, physical cores before further hardware threads; none if there are too few."""
     allowed = sorted(os.sched_getaffinity(0))
     if ranks > len(allowed):
         return []
@@ -22,7 +22,7 @@ def cores_for(ranks: int) -> list[int]:
 
 
 def pairs_for(ranks: int) -> list[str]:
-    """Two cores for each rank, since some libraries have a thread for sockets beside the caller's; or one, or none."""
+    """Return two cores for each rank, because some libraries use a second thread for sockets; or one, or none."""
     both = cores_for(2 * ranks)
     if both:
         return [f"{both[rank]}+{both[ranks + rank]}" for rank in range(ranks)]
@@ -44,13 +44,13 @@ def facts() -> dict[str, Any]:
 
 
 def kind() -> str:
-    """A name for machines like this one, fit for a file."""
+    """Return a name for machines like this one that can be part of a file name."""
     words = re.sub(r"\(.*?\)|@.*|\bCPU\b", " ", _processor())
     return re.sub(r"[^a-z0-9]+", "-", f"{words} {len(os.sched_getaffinity(0))} cores".lower()).strip("-")
 
 
 def settings() -> dict[str, str]:
-    """Engine settings of whoever started the benchmark: the ranks inherit them."""
+    """Return the engine settings in the benchmark's environment, which the ranks inherit."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith("HOROVOD_")}
 
 
@@ -67,7 +67,7 @@ def _place_among_siblings(core: int) -> int:
 
 
 def _processor() -> str:
-    """The model's name; ARM kernels give only a part number."""
+    """Return the processor's name; ARM kernels report only a part number."""
     parts = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-N2", "0xd4f": "Neoverse-V2"}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

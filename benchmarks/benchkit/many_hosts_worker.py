@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of benchmarks/many_hosts.py: checks every collective against NumPy, or times allreduce; tells what it found.
+"""Rank of benchmarks/many_hosts.py: it checks every collective against NumPy, or measures allreduce.
 
-What it is to do comes as JSON in the environment; what it tells goes into a file named by its rank.
+Its task comes as JSON in the environment; its results go to a file that is named by its rank.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def time_of(size: int, most_rounds: int, seconds: float) -> float:
-    """Median microseconds of an allreduce; all ranks take as many rounds as fit into `seconds`."""
+    """Return an allreduce's median microseconds over the rounds that fit into `seconds`, equally many everywhere."""
     data = np.zeros(size // 4, dtype=np.float32)
 
     def one_round() -> float:
@@ -49,14 +49,14 @@ def time_of(size: int, most_rounds: int, seconds: float) -> float:
         hvd.allreduce(data, op=hvd.Sum, name=f"x{size}")
         return time.perf_counter() - began
 
-    one_round()  # makes connections, grows buffers
+    one_round()  # opens connections and grows buffers
     slowest = hvd.allreduce(np.array([one_round()]), op=hvd.Max, name="slowest")[0]
     rounds = int(min(most_rounds, max(_LEAST_ROUNDS, seconds / slowest)))
     return median(one_round() for _ in range(rounds)) * 1e6
 
 
 def collectives_are_right() -> dict[str, Any]:
-    """AssertionError if a result is not NumPy's, to the bit; the data are whole numbers, whose sums are exact."""
+    """Raise AssertionError if a result differs from NumPy's in any bit; the data are integers, whose sums are exact."""
     me, size = hvd.rank(), hvd.size()
     for count in (1, 1000, 100_000):
         for dtype in ("int32", "int64", "float32", "float64"):
@@ -67,7 +67,7 @@ def collectives_are_right() -> dict[str, Any]:
     for root in (0, size // 2, size - 1):
         mine = whole_numbers(me, 1000, "float32")
         assert_same(hvd.broadcast(mine, root_rank=root), whole_numbers(root, 1000, "float32"))
-    # Rank r sends (r + s) % 3 numbers to rank s: as many of r * size + s.
+    # Rank r sends (r + s) % 3 numbers to rank s, all with the value r * size + s.
     splits = np.array([(me + to) % 3 for to in range(size)], dtype=np.int32)
     received, sizes = hvd.alltoall(np.repeat(me * size + np.arange(size), splits), splits=splits)
     assert_same(received, np.repeat(np.arange(size) * size + me, splits))
@@ -87,7 +87,7 @@ def reductions_are_right(count: int, dtype: str) -> None:
 
 
 def equal_bits() -> None:
-    """Sums that are rounded are the same on every rank, too."""
+    """Check that rounded sums are equal on every rank, too."""
     for count in (1000, 500_000):
         data = np.sin(np.arange(count, dtype=np.float32) + hvd.rank())
         digest = hashlib.sha256(hvd.allreduce(data, op=hvd.Sum, name=f"bits.{count}").tobytes()).digest()
@@ -96,7 +96,7 @@ def equal_bits() -> None:
 
 
 def whole_numbers(rank: int, shape: int | tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    """Not of numpy.random, whose import takes more memory than the engine."""
+    """Return integers without numpy.random, whose import takes more memory than the engine."""
     count = int(np.prod(shape))
     return ((np.arange(count) * 7919 + rank * 104_729) % 201 - 100).astype(dtype).reshape(shape)
 
@@ -106,14 +106,14 @@ def assert_same(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> 
 
 
 def streams() -> int:
-    """Connections between hosts that this rank holds."""
+    """Return the number of this rank's connections between hosts."""
     from horovod.common.context import default_context
 
     return int(json.loads(default_context.world.describe())["streams"])
 
 
 def pss_mb() -> float:
-    """Memory of this process, and its share of what it has in common with others."""
+    """Return the memory of this process in MiB, with its share of the pages that it shares with others."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024

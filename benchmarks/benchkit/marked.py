@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of hand-written pages that a script makes, between two marks. Pure."""
+"""Parts of hand-written pages that a script generates, between two marks. Pure."""
 
 from __future__ import annotations
 
 
 def replaced(page: str, name: str, script: str, text: str) -> str:
-    """Return the page with this text between the marks of a name; ValueError if the page has none."""
+    """Return the page with this text between the marks of a name; raise ValueError if the page lacks the marks."""
     before, begin, rest = page.partition(f"<!-- {name}: {script} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):

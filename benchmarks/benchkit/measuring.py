@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved measurement: all worlds live at once, and take turns on the same cores round after round."""
+"""Interleaved measurement: all worlds are alive together, and take turns on the same cores in every round."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from benchkit.problem import Problem
 from benchkit.world import UnsupportedError, World, WorldError
 
-_MAX_ITERATIONS = 500  # of one turn
+_MAX_ITERATIONS = 500  # limit for one turn
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long and how to measure."""
+    """Duration and conditions of a measurement."""
 
     rounds: int
-    seconds: float  # for one series on one problem, over all rounds
+    seconds: float  # time for one series on one problem, over all rounds
     dirty: bool
     aligned: bool
 
 
 @dataclass
 class Series:
-    """One curve: a library through one of its doors, on a problem of its own if need be."""
+    """Curve: a library through one of its APIs, with its own problem if needed."""
 
     label: str
     world: World
@@ -39,10 +39,10 @@ class Series:
 
 
 def measure(problem: Problem, series: Sequence[Series], pace: Pace, say: Callable[[str], None]) -> list[Series]:
-    """Fill `rounds` of every series that can do this problem; these are returned. A world that fails is left out."""
+    """Fill `rounds` of every series that supports the problem, and return these. A world that fails is left out."""
     able = [one for one in series if one.failure is None and _attempt(one, say, _get_ready, problem, pace)]
     for number in range(pace.rounds):
-        # Forth and back, so that nobody always runs behind the same neighbour.
+        # Alternate the order, so that no series always runs after the same one.
         for one in able if number % 2 == 0 else reversed(able):
             if one.failure is None:
                 _attempt(one, say, _add_round, pace)

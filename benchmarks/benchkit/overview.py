@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/performance.md, the page that people read: a verdict, plots and six short tables out of stored results."""
+"""Page docs/performance.md, for readers: a verdict, plots and six short tables from stored results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchkit.units import size_text, time_text
 _NAMES = {"gloo": "Gloo", "openmpi": "Open MPI", "mpich": "MPICH", "ddp": "DDP"}
 _NAMES |= {f"ddp, {variant}": f"DDP, {variant}" for variant in ("bucket view", "static graph")}
 _KB, _MB = 2**10, 2**20
-_TYPICAL_SIZES = (_KB, _MB, 100 * _MB)  # of the five collectives, of those that were measured
+_TYPICAL_SIZES = (_KB, _MB, 100 * _MB)  # sizes shown for the five collectives if they were measured
 _SCALING_SIZES = (4, 25 * _MB)
 
 _BEGINNING = """\
@@ -45,7 +45,7 @@ faster, beyond chance (95 % confidence).
 
 @dataclass
 class _Count:
-    """Points at which we met a peer, and those decided beyond chance."""
+    """Number of comparisons with a peer, and of those that are decided beyond chance."""
 
     points: int = 0
     faster: int = 0
@@ -53,7 +53,7 @@ class _Count:
 
 
 def overview(machines: Sequence[Results], pictures: Collection[str]) -> str:
-    """Return the page. `pictures`: the files that the full tables show; some of them are shown here too."""
+    """Return the page. `pictures`: the files that the full tables show, some of which this page also shows."""
     if not any(machine.cases for machine in machines):
         return _BEGINNING + "\nNo results are stored yet.\n"
     lines = [_BEGINNING, *map(_wrapped, _verdict(machines)), READING]
@@ -207,7 +207,7 @@ def peers_of(cases: Sequence[Case]) -> list[str]:
 
 
 def contests_of(cases: Sequence[Case]) -> Iterator[tuple[Record, Record]]:
-    """Each peer's record with its ratio to our default way; our own float32 is no contest."""
+    """Yield each peer's record with its ratio to Khorovod's default way. Khorovod's own float32 is not a peer."""
     for case in cases:
         for record in case:
             if not tables.is_ours(record) and not tables.is_floor(record) and record["way"] != "float32":
@@ -227,7 +227,7 @@ def _counts(contests: Iterator[tuple[Record, Record]] | Sequence[tuple[Record, R
 
 
 def _largest(machines: Sequence[Results], part: str) -> Results | None:
-    """The machine with the most cores among those on which this part was measured."""
+    """Return the machine with the most cores among those with results for this part."""
     having = [machine for machine in machines if machine.of(part)]
     return max(having, key=_cores, default=None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The full tables, the pages and their pictures, from stored results alone: nothing here measures anything."""
+"""Full tables, pages and their pictures, made only from stored results: this module measures nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ python benchmarks/report.py --quick    # a look, with wide intervals
 
 
 class Writer:
-    """The section about one kind of machine as it grows, and the pictures that it shows, by file name."""
+    """Section about one kind of machine in progress, and the pictures that it shows, by file name."""
 
     def __init__(self, kind: str) -> None:
         self.lines: list[str] = []
@@ -55,10 +55,10 @@ class Writer:
 
 
 def write_page(docs: Path, results: Sequence[Results], folder: Path) -> list[Path]:
-    """Write the pages with their pictures into `docs`, the full tables with theirs into another folder.
+    """Write the pages with their pictures into `docs`, and the full tables with theirs into `folder`.
 
     Returns:
-        the files: the overview, the full tables, between hosts, on GPUs, then the pictures of the full tables.
+        The files: the overview, the full tables, between hosts, on GPUs, then the pictures of the full tables.
     """
     full = _INTRODUCTION if results else _INTRODUCTION + "\nNo results are stored yet.\n"
     pictures: dict[str, str] = {}

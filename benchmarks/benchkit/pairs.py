@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much more one thing takes than another, from pairs that were measured next to each other.
+"""Difference in time between two things, estimated from pairs that were measured one after the other.
 
-The Hodges-Lehmann estimate, the median of the means of all two differences, with the interval that belongs to it: that
-of Wilcoxon's signed-rank test. Nothing is assumed of the noise but that it is as likely above as below. A few wild
-pairs do no harm, as with the median; with well-behaved ones the interval is nearly as narrow as that of the mean.
+The estimate is that of Hodges and Lehmann: the median of the means of all pairs of differences, with the interval of
+Wilcoxon's signed-rank test. It only assumes that noise is symmetric. A few outliers do no harm, as with the median;
+without outliers the interval is nearly as narrow as that of the mean.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.95
-LEAST_PAIRS = 6  # fewer cannot give 95 %: the interval is then all that was seen
+LEAST_PAIRS = 6  # fewer pairs cannot give 95 %; then the interval covers all that was measured
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds of a step above the bound; `low` and `high` hold it with 95 % confidence."""
+    """Microseconds of a step above the bound; the range from `low` to `high` contains them with 95 % confidence."""
 
     value: float
     low: float
@@ -27,7 +27,7 @@ class Cost:
 
 
 def cost_of(differences: Sequence[float]) -> Cost:
-    """`differences` of independent pairs."""
+    """Return the estimate from `differences` of independent pairs."""
     values = np.asarray(differences, float)
     first, second = np.triu_indices(len(values))
     means = np.sort((values[first] + values[second]) / 2)
@@ -36,8 +36,8 @@ def cost_of(differences: Sequence[float]) -> Cost:
 
 
 def _left_out(count: int) -> int:
-    """How many of the ordered means lie outside of the interval on either side: the test's critical rank sum."""
-    ways = np.ones(1)  # by rank sum: the number of sets of signs that lead to it
+    """Return how many of the ordered means are outside the interval on each side: the test's critical rank sum."""
+    ways = np.ones(1)  # by rank sum: the number of sets of signs that give it
     for rank in range(1, count + 1):
         longer = np.zeros(len(ways) + rank)
         longer[: len(ways)] += ways

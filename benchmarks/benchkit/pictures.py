@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all pictures of the benchmarks have in common: header, footer, colours, and SVG that is the same every time."""
+"""Common parts of the benchmarks' pictures: header, footer, colours, and SVG that is equal for equal data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK, GREY, GRID = "#1f2328", "#656d76", "#e3e6e9"
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 OURS, THEIRS = "#d55e00", "#0072b2"
 HEADER, FOOTER, MARGIN = 60, 30, 16  # pixels
-# Text stays text: it can be searched, and the reader's own fonts show it. Matplotlib measures by the first of them,
-# which it brings along; the others are no wider.
+# Text is stored as text, so that readers can search it and see it in their own fonts. Matplotlib measures it in the
+# first font, which it includes; the others are not wider.
 _RC = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Segoe UI", "Helvetica", "Arial", "sans-serif"],
@@ -26,12 +26,12 @@ _PIXELS_PER_INCH = 96
 
 
 def points(pixels: float) -> float:
-    """Sizes of fonts and lines are in points."""
+    """Return a length in points, the unit of fonts and lines."""
     return pixels * 72 / _PIXELS_PER_INCH
 
 
 class Picture:
-    """A figure measured in pixels from its upper left corner, with a title, a line below it and one at the bottom."""
+    """Figure measured in pixels from its upper left corner, with a title, a subtitle and a footer."""
 
     def __init__(self, width: int, height: int, title: str, subtitle: str, footer: str) -> None:
         self.width, self.height = width, height
@@ -45,7 +45,7 @@ class Picture:
         self.figure.text(*place, text, fontsize=points(pixels), color=colour, weight=weight)
 
     def axes(self, left: float, top: float, right: float, bottom: float) -> Axes:
-        """Axes without a frame, in this rectangle."""
+        """Return axes without a frame in this rectangle."""
         size = ((right - left) / self.width, (bottom - top) / self.height)
         axes = self.figure.add_axes((left / self.width, 1 - bottom / self.height, *size))
         axes.spines[:].set_visible(False)

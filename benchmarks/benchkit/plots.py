@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The performance page's pictures, out of the ledger's records."""
+"""Pictures of the performance page, made from the ledger's records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchkit.units import size_text
 
 
 def collectives(results: Results, ranks: int) -> str | None:
-    """Time by size, one panel for each collective."""
+    """Draw time by size, in one panel for each collective."""
     panels: dict[str, dict[str, list[curves.Point]]] = {}
     for case in results.of("collectives", ranks=ranks):
         _add(panels.setdefault(case[0]["case"]["op"], {}), case, case[0]["case"]["bytes"])
@@ -24,7 +24,7 @@ def collectives(results: Results, ranks: int) -> str | None:
 
 
 def scaling(results: Results) -> str | None:
-    """Time by ranks, one panel for each size."""
+    """Draw time by ranks, in one panel for each size."""
     panels: dict[int, dict[str, list[curves.Point]]] = {}
     for case in results.of("scaling"):
         _add(panels.setdefault(case[0]["case"]["bytes"], {}), case, case[0]["case"]["ranks"])
@@ -36,7 +36,7 @@ def scaling(results: Results) -> str | None:
 
 
 def training(results: Results) -> str | None:
-    """Bars: what each way adds to a step."""
+    """Draw bars of what each way adds to a step."""
     groups: dict[str, list[bars.Bar]] = {}
     for case in results.of("training"):
         workload = WORKLOADS[case[0]["case"]["workload"]]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thing to measure: which collective, on how many bytes of which type, among how many ranks.
+"""Problem to measure: a collective, on a number of bytes of a dtype, among a number of ranks.
 
-`bytes` is the size of the largest buffer that a rank holds: the input of allreduce, broadcast, alltoall and
-reducescatter, the output of allgather. All ranks together then move comparable amounts.
+`bytes` is the size of a rank's largest buffer: the input of allreduce, broadcast, alltoall and reducescatter, the
+output of allgather. With this definition, all ranks together move comparable amounts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ ROOT = 0
 
 @dataclass(frozen=True)
 class Problem:
-    """`tensors` above 1: that many independent allreduces are started, then all of them are waited for.
+    """Problem for a library.
 
-    `average`: allreduce gives the mean instead of the sum.
+    Attributes:
+        tensors: With more than 1, start that many independent allreduces, then wait for all of them.
+        average: Compute the mean instead of the sum in an allreduce.
     """
 
     op: str
@@ -35,7 +37,7 @@ class Problem:
 
     @property
     def count(self) -> int:
-        """Elements of the largest buffer; every rank gets an equal share where shares exist."""
+        """Return the elements of the largest buffer; if ranks have shares, these are equal."""
         elements = max(1, self.bytes // numpy_dtype(self.dtype).itemsize)
         if self.op in ("allreduce", "broadcast"):
             return elements
@@ -47,12 +49,12 @@ class Problem:
 
     @property
     def actual_bytes(self) -> int:
-        """`bytes`, rounded to what can be divided among the ranks."""
+        """Return `bytes`, rounded to an amount that can be divided among the ranks."""
         return self.count * numpy_dtype(self.dtype).itemsize
 
     @property
     def bus_factor(self) -> float:
-        """Bytes that must cross the busiest link for each byte of the problem, by the best algorithm."""
+        """Return the bytes that the best algorithm must send over the busiest link for each byte of the problem."""
         share_of_others = (self.ranks - 1) / self.ranks
         return {"allreduce": 2 * share_of_others, "broadcast": 1.0}.get(self.op, share_of_others)
 
@@ -60,19 +62,22 @@ class Problem:
         return asdict(self)
 
     def input(self, rank: int) -> Array:
-        """This rank's buffer, filled so that a wrong result shows."""
+        """Return this rank's buffer, filled so that a wrong result is noticed."""
         if self.op == "alltoall":
             return self._blocks([rank * self.ranks + to for to in range(self.ranks)])
         count = self.share if self.op == "allgather" else self.count
         return np.full(count, rank + 1, numpy_dtype(self.dtype))
 
     def output(self) -> Array:
-        """A buffer for the result of an operation that does not work in place."""
+        """Return a buffer for the result of an operation that does not work in place."""
         count = self.share if self.op == "reducescatter" else self.count
         return np.zeros(count, numpy_dtype(self.dtype))
 
     def expected(self, rank: int) -> Array:
-        """The right result. Its values are small integers or halves of them, which every type holds exactly."""
+        """Return the correct result.
+
+        Its values are small multiples of one half, which every dtype represents exactly.
+        """
         if self.op == "allgather":
             return self._blocks([source + 1 for source in range(self.ranks)])
         if self.op == "alltoall":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves behind: JSON lines, a table for the terminal and the curves as SVG."""
+"""Output of a run: JSON lines, a table for the terminal, and the curves as SVG."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_PICTURE = "no picture: matplotlib is not installed"
 
 
 class Report:
-    """Collects the results of a run. The first series is ours: all others are compared with it."""
+    """Results of a run. The first series is Khorovod's: all others are compared with it."""
 
     def __init__(self, output: Path, machine: Record, settings: Record, pace: Pace) -> None:
         output.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class Report:
         self._about = {"pace": asdict(pace), "settings": settings, "machine": machine}
 
     def add(self, problem: Problem, series: Sequence[Series], ours: str) -> list[Record]:
-        """One record for each series, written at once: an interrupted run keeps what it has."""
+        """Return one record for each series; write them immediately, so that an interrupted run keeps its results."""
         own = next((one for one in series if one.label == ours), None)
         records = []
         for one in series:
@@ -61,7 +61,7 @@ class Report:
             console.print(verdict)
 
     def save_plot(self, title: str, subtitle: str, footer: str) -> str:
-        """Where the picture is, or why there is none."""
+        """Return the path of the picture, or why there is none."""
         if find_spec("matplotlib") is None:
             return NO_PICTURE
         from benchkit.curves import Panel, Point, draw
@@ -79,7 +79,7 @@ class Report:
         return str(self.plot_path)
 
     def _verdicts(self, ours: str) -> list[Text]:
-        # Our other doors are the same engine: no contest.
+        # Do not compare with Khorovod's other APIs, which use the same engine.
         compared = [it for it in self.records if "ratio_to_ours" in it and not it["peer"].startswith(f"{ours},")]
         return [
             _verdict(ours, peer, [record for record in compared if record["peer"] == peer])
@@ -88,7 +88,7 @@ class Report:
 
 
 def _verdict(ours: str, peer: str, records: list[Record]) -> Text:
-    """Where we are faster, and by name where we are not; only differences beyond chance count as such."""
+    """Return how often Khorovod is faster or slower, and where it is slower; only differences beyond chance count."""
     slower = [record for record in records if record["ratio_to_ours"]["high"] < 1]
     faster = [record for record in records if record["ratio_to_ours"]["low"] > 1]
     verdict = Text(f"{ours} against {peer}: faster at {len(faster)} of {len(records)} points, slower at {len(slower)}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step's communication without a framework: the 161 gradients of ResNet-50 stream out of a made-up backward.
+"""Communication of a training step without a framework: a simulated backward pass yields ResNet-50's 161 gradients.
 
-The compute is a fixed amount of work, not of time, so that an engine that takes cores from it pays for that.
+The computation is a fixed amount of work instead of time, so that a step takes longer if the engine uses its cores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLASSES = 1000
 
 
 def gradient_sizes() -> list[int]:
-    """Elements of each parameter, from the input to the output."""
+    """Return the number of elements of each parameter, from the input to the output."""
     return list(_sizes())
 
 
@@ -37,7 +37,7 @@ def _sizes() -> Iterator[int]:
 
 
 def _convolution(inputs: int, outputs: int, kernel: int) -> tuple[int, int, int]:
-    """The weights, and the scale and shift of the batch norm that follows."""
+    """Return the sizes of the weights, and of the scale and shift of the batch normalization that follows."""
     return inputs * outputs * kernel * kernel, outputs, outputs
 
 
@@ -60,7 +60,7 @@ class Training:
             hvd.synchronize(handle)
 
     def measure(self, steps: int) -> float:
-        """Bytes reduced per second of wall time."""
+        """Return the bytes reduced per second of wall time."""
         started = time.perf_counter()
         for _ in range(steps):
             self.step()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts made of network namespaces behind links of a given bandwidth, and what a plain TCP stream gets over them.
+"""Simulated hosts behind links of a given bandwidth, and a measurement of TCP over these links.
 
 A token bucket (`tc tbf`) at the network interface of each host limits what the host sends. Needs root, `ip` and `tc`.
 """
@@ -18,7 +18,7 @@ from testkit.processes import Process, accounts, wait_for_all
 from benchkit.hosts import NamespaceHosts
 
 _PORT = 5_001
-_QUEUE_MS = 50  # what waits in a bucket's queue is sent within this time; more is dropped
+_QUEUE_MS = 50  # a bucket's queue holds what it can send in this time; the rest is dropped
 _READY = "ready"
 _RECEIVER = f"""
 import socket, sys, time
@@ -43,7 +43,7 @@ with socket.create_connection((sys.argv[1], {_PORT})) as receiver:
 
 @dataclass(frozen=True)
 class Link:
-    """Bandwidth of a host's network interface. `burst`: what the token bucket sends at once, as tc writes it."""
+    """Bandwidth of a host's network interface. `burst`: the size of the token bucket in tc's format."""
 
     name: str
     bits_per_s: float
@@ -54,7 +54,7 @@ LINKS = {link.name: link for link in (Link("100 Mbit/s", 1e8, "64kb"), Link("1 G
 
 
 def limit(hosts: NamespaceHosts, link: Link) -> None:
-    """Let every host send at most what the link carries."""
+    """Limit what every host sends to the link's bandwidth."""
     for name in hosts.names:
         words = ["qdisc", "replace", "dev", hosts.interface, "root", "tbf", "rate", f"{link.bits_per_s:.0f}bit"]
         words += ["burst", link.burst, "latency", f"{_QUEUE_MS}ms"]
@@ -62,7 +62,7 @@ def limit(hosts: NamespaceHosts, link: Link) -> None:
 
 
 def tcp_bits_per_s(network: Network, sender: str, receiver: str, seconds: float) -> float:
-    """Return what one TCP stream carries from host to host, in bits of data per second."""
+    """Return the data rate of one TCP stream between two hosts, in bits per second."""
     address = network.addresses[receiver]
     pipe = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": die_with_parent}
     with Process([*network.inside(receiver), sys.executable, "-c", _RECEIVER, address], **pipe) as receiving:

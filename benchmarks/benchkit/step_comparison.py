@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training step by several teams of ranks that take turns: the first sends nothing, the last is the peer.
+"""Comparison of a training step between teams of ranks that take turns: the first sends nothing, the last is the peer.
 
 The cost of communication is a step's time above that of the first team.
 """
@@ -26,7 +26,10 @@ BOUND = "alone"
 
 @dataclass(frozen=True)
 class Comparison:
-    """`name` is that of the JSON lines, `worker` a module that runs the step the way it is told to."""
+    """Options of a comparison.
+
+    `name` is that of its JSON lines, `worker` a module that runs the step in a given way.
+    """
 
     name: str
     worker: str
@@ -71,9 +74,9 @@ def run(comparison: Comparison, description: str) -> int:
 
 
 def _check_losses(teams: list[Team]) -> None:
-    """Both ways of communicating must train the same model: the same mean loss after the same steps.
+    """Raise an error unless both ways of communicating train equally: equal mean losses after equally many steps.
 
-    The mean, because a peer may tell it on every rank, instead of that of the rank's own data.
+    The mean over ranks is compared, because a peer may report it on every rank, instead of the loss of the rank's data.
     """
     ours, theirs = teams[1].losses, teams[2].losses
     if abs(fmean(ours) - fmean(theirs)) > 1e-3 * abs(fmean(ours)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From times to figures: percentiles, bandwidth, and the ratio of two series with its confidence interval."""
+"""Statistics of times: percentiles, bandwidth, and the ratio of two series with its confidence interval."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchkit.problem import Problem
 
 _RESAMPLES = 1000
 _EDGES = (0.025, 0.975)
-_KEPT_PER_ROUND = 64  # of a round's times, for the bootstrap: more would not narrow it, only slow it down
+_KEPT_PER_ROUND = 64  # times of a round for the bootstrap; more would not narrow the interval, but take longer
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer the peer takes; `low` and `high` bound it with 95 % confidence."""
+    """Ratio of the peer's time to Khorovod's; `low` and `high` bound it with 95 % confidence."""
 
     value: float
     low: float
@@ -26,7 +26,7 @@ class Ratio:
 
 
 def figures(problem: Problem, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """The figures of one series; times in seconds, by round."""
+    """Return the statistics of one series of times in seconds, given by round."""
     times = np.concatenate([np.asarray(times) for times in rounds])
     p10, median, p90, p99 = np.percentile(times, [10, 50, 90, 99])
     return {
@@ -43,15 +43,15 @@ def figures(problem: Problem, rounds: Sequence[Sequence[float]]) -> dict[str, An
 
 
 def median_interval(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Bounds of the median with 95 % confidence; whole rounds are resampled."""
+    """Return the bounds of the median with 95 % confidence, by resampling whole rounds."""
     low, high = np.quantile(_medians(rounds, _draws(len(rounds))), _EDGES)
     return float(low), float(high)
 
 
 def ratio(ours: Sequence[Sequence[float]], peer: Sequence[Sequence[float]]) -> Ratio:
-    """Median of the peer over ours. Whole rounds are resampled, both series' together.
+    """Return the peer's median time relative to Khorovod's, by resampling whole rounds of both series together.
 
-    The runs of one round share the machine's mood, so they are not independent; rounds nearly are.
+    Runs of one round are not independent, because the machine's state affects all of them; rounds nearly are.
     """
     draws = _draws(len(ours))
     low, high = np.quantile(_medians(peer, draws) / _medians(ours, draws), _EDGES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markdown tables out of the ledger's records: medians with intervals, ratios to each peer, distance from the floor."""
+"""Markdown tables from the ledger's records: medians with intervals, ratios to each peer, distance from the floor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchkit.ledger import Record
 from benchkit.units import time_text
 
 OURS, FLOORS = "khorovod", ("floor", "independent")
-# Ways of ours that nobody gets by default, measured to see what our own choice is worth.
+# Ways that are not the default; they are measured to check Khorovod's own choice.
 _NOT_OURS_TO_BOAST = ("address", "flat", "hierarchical", "streams")
 Case = list[Record]
 
@@ -28,7 +28,7 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
 
 
 def comparison(cases: Sequence[Case], label: Callable[[Record], str]) -> list[str]:
-    """One row for each case and way of ours: how many times longer each peer takes, and how far the floor is."""
+    """Return a row for each case and way of Khorovod: how many times longer each peer takes, and the floor."""
     peers = list(dict.fromkeys(it["way"] for case in cases for it in case if not is_ours(it) and not is_floor(it)))
     with_floor = any(is_floor(it) for case in cases for it in case)
     with_ways = any(sum(map(is_ours, case)) > 1 for case in cases)
@@ -47,7 +47,7 @@ def comparison(cases: Sequence[Case], label: Callable[[Record], str]) -> list[st
 
 
 def our_choice(cases: Sequence[Case], label: Callable[[Record], str]) -> list[str]:
-    """One row for each case: how many times longer each peer takes, and each way in which we could have done it."""
+    """Return a row for each case: how many times longer each peer takes, and each other way of Khorovod."""
     others = list(dict.fromkeys(it["way"] for case in cases for it in case if it["way"] != OURS and not is_floor(it)))
     others.sort(key=lambda way: way.startswith(OURS))
     with_floor = any(is_floor(it) for case in cases for it in case)
@@ -62,7 +62,7 @@ def our_choice(cases: Sequence[Case], label: Callable[[Record], str]) -> list[st
 
 
 def percentiles(cases: Sequence[Case], label: Callable[[Record], str]) -> list[str]:
-    """Median and 99th percentile of everyone."""
+    """Return a table of the medians and 99th percentiles of all ways."""
     ways = list(dict.fromkeys(record["way"] for case in cases for record in case))
     rows = []
     for case in cases:
@@ -72,13 +72,13 @@ def percentiles(cases: Sequence[Case], label: Callable[[Record], str]) -> list[s
 
 
 def floor_of(case: Case, own: Record) -> Record | None:
-    """The floor for the same kind of memory, where there is one; else the plain one."""
+    """Return the floor for this way's kind of memory if it was measured, else the floor for ordinary memory."""
     by_way = {record["way"]: record for record in case if is_floor(record)}
     return by_way.get(own["way"].replace(OURS, "floor")) or next((by_way[way] for way in FLOORS if way in by_way), None)
 
 
 def ratio(case: Case, peer: str, own: Record, interval: bool = True) -> str:
-    """How many times as long the peer takes; bold where it is faster beyond chance."""
+    """Return how many times as long the peer takes; bold where it is faster beyond chance."""
     record = next((record for record in case if record["way"] == peer), None)
     if record is None or own["way"] not in record["against"]:
         return ""
@@ -96,7 +96,7 @@ def _above_floor(case: Case, own: Record) -> str:
 
 
 def training_costs(case: Case) -> list[str]:
-    """What each way adds to the step of independent processes, and the most memory that a rank had."""
+    """Return a table of what each way adds to the step of independent processes, and of a rank's peak memory."""
     bound = next((record for record in case if is_floor(record)), None)
     rows = []
     for record in case:
@@ -124,12 +124,12 @@ def idle(case: Case) -> list[str]:
 
 
 def verdicts(cases: Sequence[Case]) -> list[str]:
-    """For each part and peer: at how many points the best of our public ways is faster, or slower, beyond chance."""
+    """Return for each part and peer how often the best of Khorovod's default ways is faster or slower beyond chance."""
     counts: dict[tuple[str, str], list[int]] = {}
     for case in cases:
         for record in case:
             if is_ours(record) or is_floor(record) or record["way"] == "float32" or not record.get("against"):
-                continue  # our own float32 is no contest
+                continue  # Khorovod's own float32 is not a peer
             doors = [found for way, found in record["against"].items() if not way.endswith(_NOT_OURS_TO_BOAST)]
             best = max(doors, key=lambda found: float(found["value"]))
             count = counts.setdefault((record["part"], record["way"]), [0, 0, 0])

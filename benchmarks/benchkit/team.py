@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one way to run a training step: processes that run steps when told to and say how long each took."""
+"""Ranks of one way to run a training step: processes that run steps on request and report how long each took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 300.0
 
 
 class Team:
-    """Starts `command`, a list for this interpreter, once for each rank, with --ranks, --rank and --port added."""
+    """Processes that run `command` for this interpreter, one for each rank, with --ranks, --rank and --port added."""
 
     def __init__(
         self, way: str, ranks: int, command: Sequence[str], cores: list[int], environment: Mapping[str, str]
@@ -36,7 +36,7 @@ class Team:
         self.losses = [reply["loss"] for reply in self._replies()]
 
     def run(self, steps: int) -> None:
-        """So many steps on all ranks; a step takes as long as on the slowest."""
+        """Run this many steps on all ranks; record for each step the time of the slowest rank."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(f"run {steps}\n".encode())

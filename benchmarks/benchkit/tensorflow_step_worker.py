@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of benchmarks/tensorflow_step.py: trains a small Keras network and tells how long each step took."""
+"""Rank of benchmarks/tensorflow_step.py: it trains a small Keras network and reports how long each step took."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)  # one more, for what waits
+    tf.config.threading.set_inter_op_parallelism_threads(2)  # a second thread for operations that wait
     step = {"alone": alone, "khorovod": khorovod, "mirrored": mirrored}[options.way](options)
     loss = 0.0
     for _ in range(5):
@@ -52,7 +52,7 @@ def network(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def batch(options: argparse.Namespace) -> tuple[tf.Tensor, tf.Tensor]:
-    """This rank's share; the same for all ways."""
+    """Return this rank's share of the data, which is equal for all ways."""
     generator = tf.random.Generator.from_seed(100 + options.rank)
     images = generator.normal([options.batch, options.width])
     return images, generator.uniform([options.batch], maxval=10, dtype=tf.int64)
@@ -111,7 +111,7 @@ def mirrored(options: argparse.Namespace) -> Callable[[], tf.Tensor]:
                 losses(model, images, labels), global_batch_size=options.batch * options.ranks
             )
         descend(model, optimizer, tape, loss)
-        return loss * options.ranks  # this rank's own, as in the other ways
+        return loss * options.ranks  # this rank's own loss, as in the other ways
 
     @tf.function
     def step() -> tf.Tensor:

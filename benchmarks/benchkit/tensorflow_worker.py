@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of benchmarks/tensorflow_ops.py: times allreduces inside tf.function, in turns, in each of three ways.
+"""Rank of benchmarks/tensorflow_ops.py: it measures allreduces inside tf.function, in three ways that take turns.
 
-Prints one line of JSON: for each size, way and turn the seconds of one allreduce.
+It prints one line of JSON: for each size, way and turn the seconds of one allreduce.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # first: it starts TensorFlow's servers
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # created first, because it starts TensorFlow's servers
     import horovod.tensorflow.mpi_ops as hvd
 
     hvd.init()
@@ -35,7 +35,7 @@ def measure(tf: Any, hvd: Any, strategy: Any, elements: int, options: argparse.N
 
     def chained(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def function(value: Any) -> Any:
-            value = tf.identity(value)  # on a device, which tf.distribute looks at
+            value = tf.identity(value)  # puts the value on a device, which tf.distribute requires
             for _ in range(options.chain):
                 value = one(value) * 0.5
             return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of one workload in several ways, all alive at once and taking turns; their cost above the bound."""
+"""Training steps of one workload in several ways, which are all alive and take turns; their cost above the bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchkit.pairs import Cost, cost_of
 from benchkit.training_ways import BOUND, BY_NAME, world_of
 from benchkit.world import Hosts, World, WorldError
 
-LEAST_STEPS = 3  # of a turn, besides the one that warms up
+LEAST_STEPS = 3  # steps of a turn, without the first one
 Record = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -27,14 +27,15 @@ WORKLOADS = {
     "tensors": "the 161 tensors of ResNet-50, next to no compute",
     "tiny": "200 parameters of 4 B",
 }
-MANY = {f"many-{count}": count for count in (100, 1000, 3000, 10000, 30000)}  # what a parameter costs at any count
+# Workloads that show the cost of a parameter at any count.
+MANY = {f"many-{count}": count for count in (100, 1000, 3000, 10000, 30000)}
 WORKLOADS |= {name: f"{count:,} parameters of 64 B" for name, count in MANY.items()}
 BATCH = {"resnet50": 4, "gpt": 1} | dict.fromkeys(("tensors", "tiny", *MANY), 1)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How to measure."""
+    """Options of a measurement."""
 
     ranks: int
     ways: list[str]
@@ -42,17 +43,17 @@ class Setup:
     turn_seconds: float
     warmup: int = 3
     batch: dict[str, int] = field(default_factory=lambda: dict(BATCH))
-    launches: int = 1  # with fresh processes: where memory happens to lie differs between them, and with it their speed
-    hosts: Hosts | None = None  # where the ranks are, if not all on this host
+    launches: int = 1  # starts with new processes, whose memory layout, and therefore speed, differs
+    hosts: Hosts | None = None  # hosts of the ranks, if not all on this host
 
 
 @dataclass
 class Series:
-    """One way on one workload: microseconds of a step, for each launch and round."""
+    """Results of one way on one workload: microseconds of a step, for each launch and round."""
 
     world: World
     launches: list[list[float]] = field(default_factory=list)
-    slowest: list[float] = field(default_factory=list)  # of the steps of each turn
+    slowest: list[float] = field(default_factory=list)  # slowest step of each turn
     facts: Record = field(default_factory=dict)
 
     @property
@@ -61,7 +62,10 @@ class Series:
 
 
 def measure(workload: str, setup: Setup, say: Say) -> tuple[dict[str, Series], bool]:
-    """The ways that came to the end, and whether all did. Fresh processes, so that peaks are their own."""
+    """Return the series of the ways that did not fail, and True if none failed.
+
+    Each way uses new processes, so that peak memory is its own.
+    """
     series = {name: Series(_new_world(name, setup)) for name in setup.ways}
     failed: list[str] = []
     for _ in range(setup.launches):
@@ -84,7 +88,7 @@ def _launch(workload: str, setup: Setup, series: dict[str, Series], failed: list
             attempt(name, series, failed, say, lambda one=one, name=name: get_ready(one, name, workload, setup))
         steps = steps_per_turn(series, setup)
         for number in range(setup.rounds):
-            # Forth and back, so that nobody always runs behind the same neighbour, and drift falls on all alike.
+            # Alternate the order, so that no way always runs after the same one, and drift affects all ways equally.
             for name in list(series) if number % 2 == 0 else list(reversed(series)):
                 attempt(name, series, failed, say, lambda name=name: add_round(series[name], steps))
         for name in list(series):
@@ -95,7 +99,7 @@ def _launch(workload: str, setup: Setup, series: dict[str, Series], failed: list
 
 
 def attempt(name: str, series: dict[str, Series], failed: list[str], say: Say, action: Any) -> None:
-    """A way that fails is named and left out; the others go on."""
+    """Run an action; if the way fails, report it and leave it out."""
     try:
         action()
     except WorldError as error:
@@ -111,15 +115,15 @@ def get_ready(one: Series, way: str, workload: str, setup: Setup) -> None:
 
 
 def steps_per_turn(series: dict[str, Series], setup: Setup) -> int:
-    """As many steps of the slowest way as fill a turn; the same for all."""
+    """Return the number of steps with which the slowest way fills a turn; all ways use it."""
     slowest = max((max(map(sum, _steps(one.world, 1))) for one in series.values()), default=1.0)
     return max(LEAST_STEPS, math.ceil(setup.turn_seconds / slowest))
 
 
 def add_round(one: Series, steps: int) -> None:
-    """The typical step, each as long as on its slower rank: nothing that keeps ranks in step can beat that.
+    """Add the median step, where each step takes as long as on its slowest rank, because ranks wait for each other.
 
-    The first one of a turn is left out: it finds the caches full of the neighbour's data.
+    The first step of a turn is left out, because the caches are full of another way's data.
     """
     times = [max(step) * 1e6 for step in zip(*_steps(one.world, 1 + steps), strict=True)][1:]
     one.launches[-1].append(median(times))
@@ -127,7 +131,7 @@ def add_round(one: Series, steps: int) -> None:
 
 
 def finish(one: Series, way: str) -> None:
-    """Figures of ranks that have drifted apart are worth nothing."""
+    """Record the ranks' states; raise an error if their weights differ, because then the times are invalid."""
     states = one.world.ask("state")
     one.facts["peak_mib"] = max(state["peak_mib"] for state in states)
     if way != BOUND and len({state["weights"] for state in states}) != 1:
@@ -135,7 +139,7 @@ def finish(one: Series, way: str) -> None:
 
 
 def _steps(world: World, count: int) -> list[list[float]]:
-    """The seconds of each step, for each rank."""
+    """Return the seconds of each step, for each rank."""
     return [answer["seconds"] for answer in world.ask("steps", count=count)]
 
 
@@ -159,9 +163,10 @@ def _record(way: str, one: Series, series: dict[str, Series], workload: str, set
 
 
 def cost_above(one: Series, bound: Series) -> Cost:
-    """From differences round by round: what disturbs the machine for seconds falls on both.
+    """Return the cost from differences between equal rounds, because disturbances of the machine affect both ways.
 
-    Rounds of one launch share its luck. So where there are several, each is one observation, the median of its rounds.
+    Rounds of one launch are not independent. So with several launches, each launch counts as one observation: the
+    median of its rounds.
     """
     launches = [
         [mine - bare for mine, bare in zip(*both, strict=True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to make a training step on several ranks that are compared, and how the ranks of each are launched."""
+"""Compared ways to make a training step on several ranks, and the launch of their ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ BOUND = "independent"
 
 @dataclass(frozen=True)
 class Way:
-    """`options` go to DistributedDataParallel or DistributedOptimizer."""
+    """Way to make a training step. `options` are arguments of DistributedDataParallel or DistributedOptimizer."""
 
     name: str
     library: str
     options: dict[str, Any] = field(default_factory=dict)
-    keeps_gradients: bool = False  # zero_grad(set_to_none=False): autograd adds to memory that is already in place
+    # Zero_grad(set_to_none=False), so that autograd adds to memory that is already allocated.
+    keeps_gradients: bool = False
 
 
 WAYS = (
@@ -39,7 +40,7 @@ QUICK = (BOUND, "ddp", "khorovod", "khorovod, bucket view")
 
 
 class Alone(World):
-    """Processes that know nothing of each other: what no way can beat."""
+    """World of processes that do not communicate, as a lower bound."""
 
     def launch(self, worker_arguments: list[str]) -> None:
         for rank in range(self.ranks):
@@ -57,6 +58,6 @@ def world_of(way: Way, ranks: int, cores: Sequence[int | str], transport: str) -
 
 
 def unavailable() -> str | None:
-    """Why nothing can be measured here, or None."""
+    """Return why nothing can be measured here, or None."""
     missing = [name for name in ("torch", "horovod") if importlib.util.find_spec(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else None

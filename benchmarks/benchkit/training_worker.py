@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the training-step benchmark: makes steps of one workload in one way when it is told to.
+"""Rank of the training-step benchmark: it makes steps of one workload in one way on request.
 
-Run as `python -m benchkit.training_worker`; see benchkit.worker for how it is spoken to.
+Run as `python -m benchkit.training_worker`; benchkit.worker describes the protocol.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class TrainingWorker(Obedient):
         return {"tensors": len(sizes), "parameters": sum(sizes)}
 
     def do_steps(self, count: int) -> dict[str, Any]:
-        """Seconds of each: they follow each other as in training, so a rank's delay may hide in the next."""
+        """Return the seconds of each step.
+
+        Steps follow each other as in training, so the next step may hide a rank's delay.
+        """
         self.gate.meet()
         times = [time.perf_counter()]
         for _ in range(count):
@@ -52,7 +55,7 @@ class TrainingWorker(Obedient):
         return {"seconds": [end - start for start, end in itertools.pairwise(times)]}
 
     def do_state(self) -> dict[str, Any]:
-        """A digest of the weights, and the most memory that this process ever had."""
+        """Return a digest of the weights, and the peak memory of this process."""
         assert self.model is not None
         digest = hashlib.sha256()
         for parameter in self.model.parameters():
@@ -84,7 +87,7 @@ def _step(way: Way, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Calla
 
 
 def join(library: str, rank: int, ranks: int) -> str:
-    """Meet the other ranks; the library's name and version."""
+    """Join the other ranks; return the library's name and version."""
     if library == "gloo":
         store = f"file://{os.environ['BENCH_STORE']}"
         torch.distributed.init_process_group("gloo", store, _TIMEOUT, world_size=ranks, rank=rank)
@@ -107,7 +110,7 @@ def main() -> None:
     hello = {"rank": rank, "pid": os.getpid(), "library": join(options.backend, rank, options.ranks)}
     gate = Gate(options.gate, rank, options.ranks, crowded=not options.cores)
     serve(control, hello, TrainingWorker(gate, rank))
-    # Nothing to save: leave without running destructors of reducers whose peers may be gone already.
+    # Skip the destructors of reducers, because their peers may have ended; there is nothing to save.
     os._exit(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and times as people read them: three digits and a unit."""
+"""Sizes and times as text with three digits and a unit."""
 
 from __future__ import annotations
 

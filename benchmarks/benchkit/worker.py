@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank: joins the world of one library, then takes orders over a socket and sleeps in between.
+"""Rank of a world: it joins the world of one library, then executes orders from a socket and sleeps in between.
 
-Run as `python -m benchkit.worker`; benchkit.world starts it and holds the other end of the socket. One order and one
-answer are a line of JSON each.
+Run as `python -m benchkit.worker`; benchkit.world starts it and has the other end of the socket. Each order and each
+answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RANK_VARIABLES = ("BENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 class Obedient:
-    """Has a method do_x for every order x."""
+    """Base of workers, which have a method do_x for every order x."""
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         action = order.pop("do")
@@ -38,7 +38,7 @@ class Obedient:
 
 
 class Worker(Obedient):
-    """The prepared operations of one rank, by name, and how they are timed."""
+    """Prepared operations of one rank, by name, and their measurement."""
 
     def __init__(self, backend: Backend, gate: Gate, rank: int) -> None:
         self.backend = backend
@@ -47,7 +47,7 @@ class Worker(Obedient):
         self.operations: dict[str, Operation] = {}
 
     def do_prepare(self, name: str, door: str, problem: dict[str, Any]) -> dict[str, Any]:
-        """Allocate, run once and check the result: figures of a wrong collective are worth nothing."""
+        """Allocate, run once and check the result, because times of a wrong collective are worthless."""
         wanted = Problem(**problem)
         operation = self.backend.prepare(wanted, door)
         operation.run()
@@ -55,12 +55,12 @@ class Worker(Obedient):
         for result in operation.results():
             if not np.array_equal(np.asarray(result).ravel(), expected):
                 raise ArithmeticError(f"wrong result of {wanted} on rank {self.rank}")
-        operation.rewrite()  # zeros stay zeros however often they are summed
+        operation.rewrite()  # sets the inputs to zero, which repeated sums do not change
         self.operations[name] = operation
         return {}
 
     def do_measure(self, name: str, warmup: int, iterations: int, dirty: bool, aligned: bool) -> dict[str, Any]:
-        """Nanoseconds of each run. `aligned`: all ranks start each run together, otherwise run follows run."""
+        """Return the nanoseconds of each run. With `aligned`, all ranks start each run together."""
         operation = self.operations[name]
         run, meet, clock = operation.run, self.gate.meet, time.perf_counter_ns
         times = []
@@ -85,7 +85,7 @@ class Worker(Obedient):
         return {}
 
     def do_idle(self, seconds: float) -> dict[str, Any]:
-        """CPU time and wake-ups of the whole process, with all its threads, while it does nothing."""
+        """Return processor time and wake-ups of all threads of this process while it does nothing."""
         before = resource.getrusage(resource.RUSAGE_SELF)
         time.sleep(seconds)
         after = resource.getrusage(resource.RUSAGE_SELF)
@@ -108,7 +108,7 @@ def resident_bytes() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What benchkit.world tells every rank."""
+    """Return the arguments that benchkit.world passes to every rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("backend")
     parser.add_argument("--ranks", type=int, required=True)
@@ -121,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def settle(options: argparse.Namespace) -> int:
-    """Take this rank's place on its core, and tell which rank it is."""
+    """Pin this rank to its cores; return its number."""
     die_with_parent()
     rank = next(int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ)
     if options.cores:
@@ -130,7 +130,7 @@ def settle(options: argparse.Namespace) -> int:
 
 
 def serve(control: socket.socket, hello: dict[str, Any], worker: Obedient) -> None:
-    """Say hello, then answer orders until the benchmark closes its end, or dies."""
+    """Send the greeting, then answer orders until the benchmark closes its end or dies."""
     with control, control.makefile("rw") as lines:
         lines.write(json.dumps(hello) + "\n")
         lines.flush()
@@ -148,7 +148,7 @@ def main() -> None:
     backend = join_world(options.backend, rank, options.ranks)
     hello = {"rank": rank, "pid": os.getpid(), "library": backend.library, "added_bytes": resident_bytes() - resident}
     gate = Gate(options.gate, rank, options.ranks, crowded=not options.cores)
-    gc.disable()  # a collection in the middle of a run would be charged to the library
+    gc.disable()  # a garbage collection during a run would increase the library's time
     serve(control, hello, Worker(backend, gate, rank))
     backend.close()
 

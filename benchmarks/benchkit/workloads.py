@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the training-step benchmark trains: models whose forward pass gives the loss, and a batch for each rank."""
+"""Models and data of the training-step benchmark: the forward pass returns the loss, and each rank has a batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ resnet50 = example("pytorch", "resnet").resnet50
 Inputs = tuple[torch.Tensor, ...]
 
 TINY_TENSORS = 200
-MANY_ELEMENTS = 16  # of each of very many parameters
+MANY_ELEMENTS = 16  # elements of each parameter of `many-N`
 
 
 class Classifier(nn.Module):
-    """A network and its cross-entropy."""
+    """Network with its cross-entropy loss."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class LanguageModel(nn.Module):
 
 
 class Sums(nn.Module):
-    """Parameters of given shapes and no more arithmetic than gradients for all of them need."""
+    """Parameters of given shapes, with only the arithmetic that gives all of them gradients."""
 
     def __init__(self, shapes: list[torch.Size]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Sums(nn.Module):
 
 
 def resnet50_shapes() -> list[torch.Size]:
-    with torch.device("meta"):  # the shapes alone: no memory that would count as this workload's peak
+    with torch.device("meta"):  # shapes only, because allocated memory would count as this workload's peak
         return [parameter.shape for parameter in resnet50().parameters()]
 
 
@@ -74,7 +74,7 @@ _INPUTS: dict[str, Callable[[int], Inputs]] = {
 
 
 def build(name: str, rank: int, batch: int) -> tuple[nn.Module, Inputs]:
-    """The same weights on every rank, other data on each. "many-N": N small parameters."""
+    """Return a model with equal weights on every rank, and this rank's own data. "many-N" has N small parameters."""
     torch.manual_seed(0)
     kind, _, count = name.partition("-")
     model = Sums([torch.Size([MANY_ELEMENTS])] * int(count)) if count else _MODELS[kind]()

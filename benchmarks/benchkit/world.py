@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world: the processes of one library, started, ordered about and ended by the benchmark.
+"""World: the processes of one library, which the benchmark starts, controls and ends.
 
-Everything here has a time limit, and nothing outlives the benchmark. How ranks are launched: benchkit.libraries.
+All waits have a time limit, and no process outlives the benchmark. Module benchkit.libraries launches the ranks.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ IDLE_LIMIT = 0.05
 
 
 class WorldError(Exception):
-    """A world did not start, died, fell silent or computed nonsense; it is of no more use."""
+    """Error of a world that did not start, died, stopped answering or computed a wrong result; it is unusable."""
 
 
 class UnsupportedError(Exception):
-    """The library cannot do what was asked; the world goes on."""
+    """Error of an order that the library does not support; the world can still be used."""
 
 
 class Hosts(Protocol):
-    """Hosts with the same number of ranks each, which follow each other."""
+    """Hosts with equally many consecutive ranks."""
 
     interface: str  # the name of every host's network interface
     neighbours: int  # ranks on each host
 
     def name(self, rank: int) -> str:
-        """Of the rank's host."""
+        """Return the name of the rank's host."""
 
     def address(self, rank: int) -> str: ...
 
     def inside(self, rank: int) -> list[str]:
-        """What to put before a command so that it runs on the rank's host."""
+        """Return the prefix that makes a command run on the rank's host."""
 
 
 class World:
-    """`ranks` processes of one library. Subclasses say how they are launched."""
+    """Processes of one library, one for each rank. Subclasses launch them."""
 
     worker = "benchkit.worker"  # the module that each rank runs
 
     def __init__(self, name: str, ranks: int, cores: Sequence[int | str], transport: str) -> None:
         self.name = name
         self.ranks = ranks
-        self.cores = cores  # one for each rank, or none at all: no pinning
+        self.cores = cores  # cores of each rank; empty for no pinning
         self.transport = transport
         self.library = ""
-        self.idle_share = 0.0  # of a core that a rank takes while it has nothing to do; see check_idle
-        self.hosts: Hosts | None = None  # where the ranks run, if not all on this host
+        self.idle_share = 0.0  # share of a core that an idle rank uses; see check_idle
+        self.hosts: Hosts | None = None  # hosts of the ranks, if not all on this host
         self.hellos: list[dict[str, Any]] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
         self._processes: list[Group] = []
         self._lines: list[_Line] = []
 
     def unavailable(self) -> str | None:
-        """Why this world cannot exist here, or None."""
+        """Return why this world cannot exist here, or None."""
         return None
 
     def launch(self, worker_arguments: list[str]) -> None:
@@ -91,7 +91,7 @@ class World:
         self.library = str(self.hellos[0]["library"])
 
     def try_start(self) -> str | None:
-        """Why this world cannot be measured here, or None: it is alive, and `idle_share` is known."""
+        """Start the world and measure `idle_share`; return None, or why the world cannot be measured here."""
         reason = self.unavailable()
         if reason is None:
             try:
@@ -102,16 +102,16 @@ class World:
         return reason
 
     def prepare(self, name: str, problem: Problem, door: str) -> None:
-        """Every rank holds this operation ready under the name until it is told to forget all."""
+        """Prepare an operation under this name on every rank, which keeps it until `forget`."""
         self._order({"do": "prepare", "name": name, "door": door, "problem": problem.to_json()})
 
     def measure(self, name: str, **how: Any) -> list[float]:
-        """Seconds of each run: that of the slowest rank."""
+        """Return the seconds of each run on the slowest rank."""
         answers = self._order({"do": "measure", "name": name} | how)
         return [max(times) * 1e-9 for times in zip(*(answer["times"] for answer in answers), strict=True)]
 
     def ask(self, do: str, **how: Any) -> list[dict[str, Any]]:
-        """An order that a worker of another kind knows; its answers by rank."""
+        """Send an order that a special worker supports; return the answers by rank."""
         return self._order({"do": do} | how)
 
     def forget(self) -> None:
@@ -121,13 +121,13 @@ class World:
         return self._order({"do": "idle", "seconds": seconds})
 
     def check_idle(self) -> bool:
-        """Whether idle ranks leave the cores to others. If not, they spoil what is measured beside them."""
+        """Return True if idle ranks leave the cores free; otherwise they would disturb measurements of other worlds."""
         seconds = 0.3
         self.idle_share = max(float(answer["cpu_s"]) for answer in self.idle(seconds)) / seconds
         return self.idle_share < IDLE_LIMIT
 
     def stop(self) -> None:
-        """Ask the ranks to leave, then make them. Harmless if called again."""
+        """Close the connections, so that ranks end; then kill those that still run. Safe to call twice."""
         for line in self._lines:
             line.close()
         self._lines.clear()
@@ -143,14 +143,14 @@ class World:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def address(self) -> str:
-        """Where the other ranks find the first one."""
+        """Return the address at which the other ranks connect to rank 0."""
         return self.hosts.address(0) if self.hosts else "127.0.0.1"
 
     def interface(self) -> str:
         return self.hosts.interface if self.hosts else "lo"
 
     def spawn_rank(self, rank: int, backend: str, worker_arguments: list[str], extra: dict[str, str]) -> None:
-        """Start one rank in our own interpreter, on its host."""
+        """Start one rank with this Python interpreter, on its host."""
         command = [sys.executable, "-m", self.worker, backend, *worker_arguments]
         inside = self.hosts.inside(rank) if self.hosts else []
         self.spawn([*inside, *command], extra | {"BENCH_RANK": str(rank)})
@@ -215,7 +215,7 @@ class World:
 
 
 class _Line:
-    """Lines of JSON over one socket, received with a limit."""
+    """JSON lines over one socket, received with a time limit."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One mutant: a line of a file, and what it is changed to."""
+"""Mutant: one changed line of a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Edit(NamedTuple):
-    """What an operator wants to do to a line: put `text` in the place of the columns from `start` to `end`."""
+    """Replacement of the columns from `start` to `end` of a line by `text`."""
 
     line: int  # counted from 1
     start: int
@@ -20,17 +20,17 @@ class Edit(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a mutant is known by when lines have moved: its file, and the line before and after."""
+    """Identity of a mutant that stays valid when lines move: its file, and the line before and after."""
 
     path: str
     before: str
     after: str
-    occurrence: int  # which of several lines with this text in the file, counted from 1
+    occurrence: int  # number of the line among those with this text in the file, counted from 1
 
 
 @dataclass(frozen=True)
 class Change:
-    """A mutant. `line` counts from 1; `before` and `after` are whole lines without their ends."""
+    """Mutant. `line` counts from 1; `before` and `after` are whole lines without line ends."""
 
     path: str
     line: int
@@ -44,7 +44,7 @@ class Change:
         return Key(self.path, self.before.strip(), self.after.strip(), self.occurrence)
 
     def apply_to(self, text: str) -> str:
-        """Return the file's text with this line changed. ValueError if the line reads differently now."""
+        """Return the file's text with this line changed. Raise ValueError if the line differs from `before`."""
         lines = text.splitlines(keepends=True)
         found = lines[self.line - 1] if self.line <= len(lines) else ""
         if found.rstrip("\r\n") != self.before:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of scripts/mutants."""
+"""Command line of scripts/mutants."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be changed in a C++ file. Texts for users, log calls, memory orders and static_assert stay as they are."""
+"""Possible changes of a C++ file. Texts for users, log calls, memory orders and static_assert are never changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from testkit.mutants.change import Change, Edit, changes_of
 from testkit.mutants.cpp_tokens import Group, Token, tokens_of
 
-# Signs that stand between two values, and what they become.
+# Binary operators and their replacements.
 _SWAPS = {
     "<": ("<=", ">="),
     "<=": ("<", ">"),
@@ -39,14 +39,14 @@ _WORDS = {"true": "false", "false": "true", "break": "continue", "continue": "br
 _EXTREMES = {"min": "max", "max": "min"}
 _LOGS = {"log", "log_"}
 _UNTOUCHED_CALLS = {"static_assert", "alignas", "noexcept", "explicit"}
-# Larger numbers are amounts (bytes, rounds of a loop that spins): one more or less of them is no mistake.
+# Larger numbers are amounts (bytes, iterations of a spin loop); changing them by one is no mistake.
 MAX_CONSTANT = 64
 _DURATIONS = {"chrono", "seconds", "milliseconds", "microseconds", "nanoseconds"}
 _UNITS = {"10", "20", "30"}  # after <<: KiB, MiB, GiB
-# Lines about GPUs and foreign libraries in files that are about more than these: no judge has either.
+# Lines about GPUs and MPI in other files are not changed, because no judge has a GPU or an MPI library.
 _OUT_OF_REACH = re.compile(r"device|gpu|nccl|cuda|foreign", re.IGNORECASE)
 _INTEGER = re.compile(r"(0[xX][0-9a-fA-F']+|[0-9][0-9']*)([uUlLzZ]*)")
-# A statement that begins with one of these is not deleted: it declares something, or it is part of a larger one.
+# Statements that begin with one of these are not deleted: they are declarations or parts of larger statements.
 _KEPT = {
     *("alignas", "auto", "break", "case", "class", "const", "constexpr", "continue", "default", "delete", "do", "else"),
     *("enum", "explicit", "extern", "for", "friend", "goto", "inline", "namespace", "operator", "private", "protected"),
@@ -117,7 +117,7 @@ def _neighbours(number: str) -> list[str]:
 
 
 def _is_amount(token: Token, before: Token, tokens: Sequence[Token], index: int) -> bool:
-    """Return True for a number of which one more or less is no mistake, or none that a test can notice.
+    """Return True for a number whose change by one is no mistake, or none that a test can notice.
 
     These are durations, KiB and MiB, the sizes of local arrays, the numbers of enumerators, and the 0 of a pure virtual
     function.
@@ -138,7 +138,7 @@ def _is_amount(token: Token, before: Token, tokens: Sequence[Token], index: int)
 
 
 def _is_untouched(group: Group) -> bool:
-    """Return True for what belongs to a text for users, a log call or a check by the compiler."""
+    """Return True for tokens in a text for users, a log call or a check by the compiler."""
     return any(
         around.has_text or _is_log(around) or _UNTOUCHED_CALLS & {*around.callee[-1:]} for around in group.around()
     )
@@ -151,7 +151,7 @@ def _is_log(group: Group) -> bool:
 
 
 def _deletions(tokens: Sequence[Token]) -> Iterator[Edit]:
-    """Yield an edit for each call, each assignment and each if with its statement that has a line to itself."""
+    """Yield an edit for each line that is exactly one call, one assignment, or one if with its statement."""
     by_line: dict[int, list[Token]] = {}
     for token in tokens:
         by_line.setdefault(token.line, []).append(token)
@@ -171,7 +171,7 @@ def _deletions(tokens: Sequence[Token]) -> Iterator[Edit]:
 
 
 def _is_expression(tokens: Sequence[Token]) -> bool:
-    """Return True for a call, an assignment or a step; False for a declaration."""
+    """Return True for a call, an assignment or an increment; False for a declaration."""
     first = tokens[0]
     if first.text in _KEPT or first.text == "if" or not (first.kind == "name" or first.text in ("++", "--", "*", "(")):
         return False

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ as far as mutants need it: tokens with their places, the brackets around each, and where statements begin.
+"""Tokenizer for C++, as far as mutants need it: tokens with position, enclosing brackets, and statements.
 
-Comments, preprocessor lines and everything between #if and #endif are left out: what the latter holds may be for
-another processor. The sources are formatted by clang-format, so spaces tell `a < b` and `a * b` from `vector<int>` and
-`int* a`.
+It skips comments, preprocessor lines and everything between #if and #endif, which may be for another processor. The
+sources are formatted by clang-format, so spaces distinguish `a < b` and `a * b` from `vector<int>` and `int* a`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TOKEN = re.compile(
 )
 _OPENING, _CLOSING = "([{", ")]}"
 _SCOPES = {"class", "struct", "union", "enum", "namespace"}
-# What follows the } of an initialiser, whose statement goes on; after the } of a block a new one begins.
+# Tokens after the } of an initialiser, whose statement goes on; after the } of a block a new statement begins.
 _GOES_ON = {
     ";",
     ",",
@@ -55,17 +54,17 @@ _GOES_ON = {
 
 @dataclass(eq=False)
 class Group:
-    """A statement, or what stands between two brackets."""
+    """Statement, or the contents of a pair of brackets."""
 
     parent: Group | None
     opener: str = ""  # "(" or "["; empty for a statement
     callee: tuple[str, ...] = ()  # the last tokens before the bracket
-    tokens: list[Token] = field(default_factory=list)  # without those in groups inside
-    has_text: bool = False  # a string literal stands directly in it
-    in_code: bool = False  # a statement of a function's body, and not a declaration of a class or namespace
+    tokens: list[Token] = field(default_factory=list)  # tokens of this group, without those of nested groups
+    has_text: bool = False  # True if the group directly contains a string literal
+    in_code: bool = False  # True for a statement in a function's body, False for a declaration in a class or namespace
 
     def around(self) -> Iterator[Group]:
-        """Yield this group and all groups around it, the innermost first."""
+        """Yield this group and all enclosing groups, the innermost first."""
         group: Group | None = self
         while group is not None:
             yield group
@@ -74,13 +73,13 @@ class Group:
 
 @dataclass(eq=False)
 class Token:
-    """A token and its place. `line` counts from 1, `column` from 0."""
+    """Token with its position. `line` counts from 1, `column` from 0."""
 
     kind: str
     text: str
     line: int
     column: int
-    is_spaced: bool  # blanks or line ends on both sides
+    is_spaced: bool  # True if blanks or line ends are on both sides
     group: Group = field(default_factory=lambda: Group(None))
 
 
@@ -108,7 +107,7 @@ def _plain_tokens(text: str) -> Iterator[Token]:
 
 
 def _put_into_groups(tokens: list[Token]) -> None:
-    """Set each token's group. A bracket belongs to the group that it stands in."""
+    """Set each token's group. A bracket belongs to the group outside it."""
     scope_is_code = [False]
     group = Group(None)
     openers: list[Group] = []
@@ -135,7 +134,7 @@ def _put_into_groups(tokens: list[Token]) -> None:
 
 
 def _opens_code(statement: Group) -> bool:
-    """Return True if the { that ends these tokens opens a block of code: anything but a class or a namespace."""
+    """Return True if the { that ends these tokens opens a block of code instead of a class or a namespace."""
     return not any(token.text in _SCOPES for token in statement.tokens)
 
 

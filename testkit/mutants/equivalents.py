@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants that no test can notice because they do what the original does: a file of them, each with the reason.
+"""Mutants that no test can notice because they do not change the behaviour: a file of them, each with the reason.
 
 An entry is a path (with the number in brackets if the file has several such lines), the line before and after, and the
 reason, which ends with the name of a second reader:
@@ -18,12 +18,12 @@ from pathlib import Path
 from testkit.mutants.change import Key
 
 FILE = "tests/mutants-equivalent.txt"
-MAX_SHARE = 0.1  # of the mutants that were judged
+MAX_SHARE = 0.1  # of all judged mutants
 _ENTRY = re.compile(r"^(\S+)(?: \((\d+)\))?\n- (.*)\n\+ (.*)\n= (.+(?:\n  .+)*)$", re.MULTILINE)
 
 
 def read(path: Path) -> dict[Key, str]:
-    """Return the reasons, by mutant. ValueError for an entry that is not as described above."""
+    """Return the reasons, by mutant. Raise ValueError for an entry in another format."""
     reasons: dict[Key, str] = {}
     for block in re.split(r"\n{2,}", path.read_text(encoding="utf-8").strip()) if path.exists() else []:
         lines = "\n".join(line for line in block.splitlines() if not line.startswith("#"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs of tests judge a mutant, in which order. All commands run in the root of a tree, by the tree's package."""
+"""Test runs that judge a mutant, in their order. Commands run in the root of a tree and use the tree's package."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from testkit.mutants.verdicts import Verdict
 _ENGINE_TESTS = ("build/engine/engine_tests", "--abort-after=1", "--no-version=true", "--duration=false")
 _PYTEST = (
     *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "testkit.mutants.provenance"),
-    "--hypothesis-seed=0",  # the control sees the same examples as each mutant
-    # They read the text of the mutated file, and must not notice a mutant by that.
+    "--hypothesis-seed=0",  # makes the control and each mutant run the same examples
+    # These tests read the text of the mutated file, which must not count as noticing a mutant.
     *("--ignore=tests/unit/test_mutants.py", "--ignore=tests/unit/test_mutants_changes.py"),
 )
 _QUICK_FOLDERS = ("tests/unit", "tests/parallel", "tests/integration", "tests/faults")
 _RANK_TESTS = ("tests/parallel/test_*.py", "-k", "shm2")
-# Most mistakes are noticed by the test files that include or import the mutated file, so these come first.
-RELATED = "<related>"  # becomes the options that leave out all other files
-OTHERS = "<others>"  # becomes the options that leave out the related files
+# Related tests run first, because test files that include or import the mutated file notice most mistakes.
+RELATED = "<related>"  # replaced by the options that leave out all other files
+OTHERS = "<others>"  # replaced by the options that leave out the related files
 
 
 @dataclass(frozen=True)
 class Judge:
-    """A run of tests. `command` may hold globs, which are expanded in the tree, and RELATED or OTHERS.
+    """Run of tests. `command` may contain globs, which are expanded in the tree, and RELATED or OTHERS.
 
     Args:
         takes: The parts whose mutants it judges.
         only_ranks: Leave out mutants in modules that ranks of the NumPy API do not run.
-        control: The name of the judge whose control this one goes by. Empty for its own.
+        control: The name of the judge whose control run also serves this one; empty for its own control run.
     """
 
     name: str
@@ -66,7 +66,7 @@ JUDGES = {
 
 
 def command_of(judge: Judge, root: Path, change: Change | None = None) -> list[str]:
-    """Return the judge's command for a mutant, or for the control if there is none. Empty if no test is related."""
+    """Return the judge's command for a mutant, or for the control if `change` is None. Empty if no test is related."""
     related = related_tests(root, change.path) if change is not None else []
     words: list[str] = []
     for word in judge.command:
@@ -82,10 +82,10 @@ def command_of(judge: Judge, root: Path, change: Change | None = None) -> list[s
 
 
 def _only(tests: Sequence[str], root: Path) -> list[str]:
-    """Return the options with which doctest or pytest runs these test files alone."""
+    """Return the options with which doctest or pytest runs only these test files."""
     if tests[0].endswith(".cc"):
         return [f"--source-file={','.join('*' + test for test in tests)}"]
-    # Named files would be collected even if the framework that they are about is not installed.
+    # Leave out the others instead of naming these, because pytest fails for a named file whose framework is missing.
     files = [str(path.relative_to(root)) for path in sorted(Path(root, tests[0]).parent.glob("test_*.py"))]
     return _without([file for file in files if file not in tests])
 
@@ -111,7 +111,7 @@ def related_tests(root: Path, path: str) -> list[str]:
 
 
 def first_failure(printed: str) -> str:
-    """Return the test that failed first, as doctest or pytest names it; the last line if neither does."""
+    """Return the first failed test as doctest or pytest names it; the last line of the output if none is named."""
     for pattern in (r"^(?:FAILED|ERROR) (\S+)", r"^TEST CASE:\s+(.*)", r"^'(.*)' takes more than"):
         if match := re.search(pattern, printed, re.MULTILINE):
             return match[1].strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files are changed: five wings of the engine, and the Python modules that ARCHITECTURE.md calls pure."""
+"""Files to change: five subfolders of the engine, and the Python modules that ARCHITECTURE.md calls pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ENGINE, PYTHON = "engine", "python"
-# Of four mutants three are the engine's, which has five times as many lines that can be changed. One of four is enough
-# to see whether the table tests of Python's pure parts have gaps.
+# Three of four mutants are the engine's, which has five times as many lines that can be changed. One of four suffices
+# to find gaps in the table tests of Python's pure modules.
 WEIGHTS = {ENGINE: 3, PYTHON: 1}
 
 _WINGS = ("agreement", "core", "collectives", "transport", "memory")
-# No judge reaches these files: they need a GPU or an MPI library.
+# No judge covers these files: they need a GPU or an MPI library.
 _GPU_ONLY = (
     "agreement/device_names",
     "collectives/across_gpus",
@@ -35,7 +35,7 @@ _GPU_ONLY = (
     "core/staged_execution",
 )
 _MPI_ONLY = ("collectives/foreign", "core/foreign_execution")
-# Kernels for instruction sets that some processor of the kind named here does not have.
+# Kernels for instruction sets that some processors of an architecture lack.
 _KERNELS_ELSEWHERE = {
     "x86_64": ("kernels_neon", "kernels_neon_fp16", "kernels_avx512"),
     "aarch64": ("kernels_avx2", "kernels_avx512", "kernels_neon_fp16"),
@@ -44,7 +44,7 @@ _KERNELS_ELSEWHERE = {
 
 @dataclass(frozen=True)
 class PythonPart:
-    """A pure module. `used_by_ranks`: ranks of the NumPy API run it, so rank tests may notice a mistake in it."""
+    """Pure module. If `used_by_ranks`, ranks of the NumPy API run it, so rank tests may notice a mistake in it."""
 
     path: str
     used_by_ranks: bool = False
@@ -82,7 +82,7 @@ PACKAGE = "src/horovod"
 
 
 def engine_files(root: Path, machine: str = platform.machine()) -> list[str]:
-    """Return the engine's files that are changed, as paths from the root of the repository."""
+    """Return the engine's files to change, as paths relative to the repository's root."""
     elsewhere = [f"collectives/{name}" for name in _KERNELS_ELSEWHERE.get(machine, ())]
     left_out = {*_GPU_ONLY, *_MPI_ONLY, *elsewhere}
     found = [path for wing in _WINGS for path in sorted((root / "engine" / wing).glob("*.[hc]*"))]
@@ -90,7 +90,7 @@ def engine_files(root: Path, machine: str = platform.machine()) -> list[str]:
 
 
 def python_files() -> list[str]:
-    """Return the Python files that are changed, as paths from the root of the repository."""
+    """Return the Python files to change, as paths relative to the repository's root."""
     return [f"{PACKAGE}/{part.path}" for part in PYTHON_PARTS]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mutants a seed picks: the same ones on every machine with these sources and this kind of processor."""
+"""Mutants that a seed selects: equal on every machine with these sources and this processor architecture."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Lines = list[list[Change]]  # the changes to each line that can be changed
 
 
 def all_changes(root: Path) -> dict[str, Lines]:
-    """Return what can be changed in the sources below this folder, for the engine and for Python."""
+    """Return the possible changes of the sources below this folder, for the engine and for Python."""
     engine = [one for path in parts.engine_files(root) for one in cpp_changes.changes_in(path, _text(root, path))]
     python = [one for path in parts.python_files() for one in python_changes.changes_in(path, _text(root, path))]
     return {parts.ENGINE: engine, parts.PYTHON: python}
 
 
 def picked(changes: Mapping[str, Lines], seed: int) -> Iterator[Change]:
-    """Yield mutants in the order of this seed: first the part, then a line, then one of the changes to that line.
+    """Yield mutants in the order of this seed: select the part, then a line, then one of the changes to that line.
 
-    Each line is picked once at most. So a line counts the same whether one or ten changes to it are possible.
+    Each line is selected at most once. So a line has equal weight whether one or ten changes to it are possible.
     """
     source = random.Random(seed)
     left = {part: list(lines) for part, lines in changes.items() if lines}
@@ -37,7 +37,7 @@ def picked(changes: Mapping[str, Lines], seed: int) -> Iterator[Change]:
 
 
 def digest_of_sources(root: Path) -> str:
-    """Return a checksum of all files that mutants are picked from."""
+    """Return a checksum of all files from which mutants are selected."""
     digest = hashlib.sha256()
     for path in (*parts.engine_files(root), *parts.python_files()):
         digest.update(f"{path}\0{_text(root, path)}\0".encode())

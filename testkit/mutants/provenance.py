@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin for pytest: tests that do not import the mutated package end at once. Another package may be installed."""
+"""Pytest plugin that ends a run whose tests do not import the mutated package, since another one may be installed."""
 
 from __future__ import annotations
 

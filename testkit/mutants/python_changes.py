@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be changed in a Python file. Annotations, decorators, imports, asserts and all texts stay as they are."""
+"""Possible changes of a Python file. Annotations, decorators, imports, asserts and all texts are never changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testkit.mutants.change import Change, Edit, changes_of
 from testkit.mutants.cpp_changes import MAX_CONSTANT
 
 Place: TypeAlias = tuple[int, int]  # line from 1, column from 0
-Swap: TypeAlias = "tuple[tuple[str, ...], tuple[str, ...]]"  # the tokens of an operator; what they become
+Swap: TypeAlias = "tuple[tuple[str, ...], tuple[str, ...]]"  # the tokens of an operator, and their replacements
 
 _COMPARISONS: dict[type[ast.cmpop], Swap] = {
     ast.Lt: (("<",), ("<=", ">=")),
@@ -48,7 +48,7 @@ def changes_in(path: str, text: str) -> list[list[Change]]:
 
 
 class _Finder:
-    """Walks through a module, but not into what stays as it is."""
+    """Walk through a module's syntax tree, without the parts that are never changed."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
@@ -116,7 +116,7 @@ class _Finder:
             yield from (Edit(line, column, last, text, "operator") for text in texts)
 
     def _deletion(self, node: ast.stmt, parent: ast.AST | None) -> Iterator[Edit]:
-        """Yield the edit that deletes a statement with a line to itself, unless that leaves a name without a value."""
+        """Yield the edit that deletes a one-line statement, unless the deletion would leave a name undefined."""
         line = self._lines[node.lineno - 1]
         start = self._place(node.lineno, node.col_offset)[1]
         if node.end_lineno != node.lineno or line[:start].strip():
@@ -137,7 +137,7 @@ class _Finder:
             yield edit
 
     def _place(self, line: int, offset: int) -> Place:
-        """Return the place in characters; ast counts bytes."""
+        """Return the position in characters, because ast counts bytes."""
         return line, len(self._lines[line - 1].encode()[:offset].decode())
 
 
@@ -146,7 +146,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _is_untouched(node: ast.AST) -> bool:
-    """Return True for imports, asserts, texts, log calls and what an exception is made of."""
+    """Return True for imports, asserts, texts, log calls and the construction of exceptions."""
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Assert | ast.JoinedStr):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Call):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a results file: how many mutants were noticed, by which tests, and each one that was not."""
+"""Report of a results file: the number of mutants that each kind of tests noticed, and the unnoticed mutants."""
 
 from __future__ import annotations
 

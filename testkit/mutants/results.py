@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a seed: a file of JSON lines, one for each slice and one for each mutant, that later slices add to."""
+"""Results of a seed: a file of JSON lines, one for each slice and each mutant, to which later slices append."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from testkit.mutants.verdicts import NOTICED, Verdict
 
 @dataclass(frozen=True)
 class Begun:
-    """What a file of results is about. All slices in a file must agree on it."""
+    """Header of a results file. All slices in a file must agree on it."""
 
     seed: int
-    sources: str  # digest of the files that mutants are picked from
+    sources: str  # digest of the files from which mutants are selected
     judge: str
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A mutant and its verdict. `by`: the test that noticed it; for an invalid one, the compiler's last line."""
+    """Mutant and its verdict. `by`: the test that noticed it; for an invalid mutant, the compiler's last line."""
 
     change: Change
     verdict: Verdict
@@ -34,7 +34,7 @@ class Judged:
 
 @dataclass
 class Results:
-    """All that is in a file."""
+    """Contents of a results file."""
 
     begun: Begun | None = None
     slices: list[dict[str, Any]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """Return what is in this file, which need not exist. Ignore a line that was not written to its end."""
+    """Return the contents of a file that may not exist. Ignore an incomplete line."""
     results = Results()
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
@@ -68,14 +68,14 @@ def read(path: Path) -> Results:
 
 
 class Writer:
-    """Adds lines to a file of results. Several threads may use it."""
+    """Writer that appends lines to a results file. Several threads may use it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.read_bytes().endswith(b"\n"):
-            path.write_bytes(path.read_bytes() + b"\n")  # after a line that a killed slice has not written to its end
+            path.write_bytes(path.read_bytes() + b"\n")  # ends the incomplete line of a killed slice
 
     def begin_slice(self, begun: Begun, **facts: Any) -> None:
         self._add({"is": "slice", **asdict(begun), **facts})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command with a limit, of which no process is left afterwards, whatever a mutant has made of it."""
+"""Run of one command with a time limit, after which no process is left, whatever a mutant did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARK = "KHOROVOD_MUTANT_RUN"
 
 @dataclass(frozen=True)
 class Run:
-    """How a command ended, how long it took and the last that it printed.
+    """Outcome of a command: how it ended, how long it took and the end of its output.
 
     Args:
         code: The exit code, or the signal as a negative number. None if the command was killed at its limit.
@@ -42,7 +42,7 @@ class Run:
 def run(
     command: Sequence[str], folder: Path, env: Mapping[str, str], limit_s: float, passes: Collection[int] = (0,)
 ) -> Run:
-    """Run a command to its end or to its limit, then kill all that it has started.
+    """Run a command to its end or to its limit, then kill all processes that it has started.
 
     Args:
         passes: The exit codes that count as passed.
@@ -74,7 +74,7 @@ def run(
 
 
 def _prepare() -> None:
-    """Leave no core file; if memory gets short, let the kernel end a run before this process."""
+    """Disable core files. If memory gets short, make the kernel kill this run first instead of its parent."""
     die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):

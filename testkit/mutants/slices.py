@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slice: some minutes in which each job judges one mutant after the other in its tree, after an unmutated control."""
+"""Slice: some minutes in which each job runs a control without mutant, then judges mutants in its tree."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from testkit.mutants.runs import NO_TESTS, Run, run
 from testkit.mutants.trees import Tree
 from testkit.mutants.verdicts import Ended, Step, Verdict, limit_of, verdict_of, why_void
 
-_PRINTED = 6000  # characters of a control that failed
+_PRINTED = 6000  # characters of a failed control's output
 
 
 class Slice:
-    """Judges mutants until the time is over or none is left. A mutant under way at the end stays undecided."""
+    """Judgement of mutants until the time is over or none is left. The end leaves a started mutant undecided."""
 
     def __init__(self, judges: Sequence[Judge], trees: Sequence[Tree], writer: Writer, deadline: float) -> None:
         self._judges = judges
@@ -31,7 +31,7 @@ class Slice:
         self._lock = threading.Lock()
 
     def run(self, begun: Begun, undecided: Iterator[Change]) -> str:
-        """Build, run the controls, judge. Return why the slice is void, or nothing."""
+        """Build, run the controls and judge. Return why the slice is void, or an empty string."""
         with ThreadPoolExecutor(len(self._trees)) as pool:
             list(pool.map(lambda tree: tree.prepare(self._left_s()), self._trees))
             print(f"built; {self._left_s():.0f} s are left", flush=True)
@@ -60,10 +60,11 @@ class Slice:
         return self._deadline - time.monotonic()
 
     def _control(self, tree: Tree) -> None:
-        """Run all judges on the unmutated tree, while the other jobs do so too: later they judge at the same time."""
+        """Run all judges on the unmutated tree, while the other jobs do so, because later all judge in parallel."""
         for judge in self._judges:
             if not judge.control:
-                command = [word for word in command_of(judge, tree.root) if word != "-x"]  # show all that fails
+                # Without -x, to show all failures.
+                command = [word for word in command_of(judge, tree.root) if word != "-x"]
                 self._controls[tree, judge.name] = run(command, tree.root, tree.environment(), self._left_s())
 
     def _work(self, tree: Tree, undecided: Iterator[Change]) -> None:
@@ -84,7 +85,7 @@ class Slice:
                 )
 
     def _judge(self, tree: Tree, change: Change) -> Judged | None:
-        """Return the verdict on a mutant; None if the slice is over before there is one."""
+        """Return the verdict on a mutant; None if the slice ends first."""
         began = time.monotonic()
         made = tree.make(change, self._left_s())
         if self._left_s() <= 0:
@@ -111,8 +112,8 @@ class Slice:
         return Judged(change, verdict_of(steps), by, round(time.monotonic() - began, 1))
 
     def _run(self, judge: Judge, command: Sequence[str], tree: Tree, limit_s: float) -> Run:
-        """Run the tests. A run of all tests that fails is repeated, because a busy machine may have made it fail."""
-        # All related tests may be about a framework that is not installed.
+        """Run the tests. Repeat a failed run of all tests, because a busy machine may have made it fail."""
+        # If all related tests need a framework that is not installed, pytest runs no test.
         passes = (0, NO_TESTS) if judge.control else (0,)
         found = run(command, tree.root, tree.environment(), min(limit_s, self._left_s()), passes)
         if found.ended is Ended.FAILED and not judge.control:
@@ -121,14 +122,14 @@ class Slice:
 
 
 def _why(failed: Run) -> str:
-    """Return the test that failed first. After a signal, which leaves no test's name, return its number."""
+    """Return the first failed test. If the output names none, as after a signal, return the exit code."""
     if failed.ended is Ended.HANGS or failed.code is None:
         return f"hang, killed after {failed.took_s:.0f} s"
     return first_failure(failed.printed) or f"exit code {failed.code}"
 
 
 def undecided_of(picks: Iterator[Change], results: Results, count: int | None) -> Iterator[Change]:
-    """Yield the mutants that have no verdict yet, in the order of the seed: at most `count` of them."""
+    """Yield up to `count` mutants without a verdict, in the order of the seed."""
     found = 0
     for change in picks:
         if count is not None and found >= count:
@@ -139,5 +140,5 @@ def undecided_of(picks: Iterator[Change], results: Results, count: int | None) -
 
 
 def trees_of(folder: Path, sources: Path, jobs: int, cores: int) -> list[Tree]:
-    """Return a tree for each job; together they compile with so many cores."""
+    """Return a tree for each job, which share the given number of cores for compiling."""
     return [Tree(folder / str(number), sources, max(1, cores // jobs)) for number in range(jobs)]

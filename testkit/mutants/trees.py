@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job's tree: a copy of the sources with a build of its own, in which one mutant at a time is made and undone.
+"""Tree of one job: a copy of the sources with its own build, in which one mutant at a time is made and undone.
 
-The build compiles each file by itself, where a release compiles a whole wing for one changed line. It optimises little
-(-O1) and writes no debug information, which compiles fast. Without any optimisation the tests, which sum millions of
-numbers, would lose more time than the compiler gains. `undo` puts back the objects of the unmutated sources with their
-times, so that the next mutant compiles only what it has changed itself.
+The build compiles each file separately, because a unity build would compile a whole folder for one changed line. It
+uses -O1 without debug information, which compiles fast; with -O0 the tests, which sum millions of numbers, would lose
+more time than the compiler gains. `undo` restores the objects of the unmutated sources with their modification times,
+so that the next mutant compiles only its own changes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _OUTPUTS = ("build/engine/engine_tests", "build/engine/libhvd.so")
 
 
 class BuildError(RuntimeError):
-    """The unmutated sources cannot be built."""
+    """Error for unmutated sources that cannot be built."""
 
 
 class Tree:
-    """`root` holds the sources and, in build/, what is made of them; `pristine` a copy of build/ without any mutant."""
+    """Working copy of one job: `root` has the sources and build/, `pristine` a copy of build/ without a mutant."""
 
     def __init__(self, folder: Path, sources: Path, threads: int = 1) -> None:
         self.root = folder / "tree"
@@ -52,7 +52,7 @@ class Tree:
         return self.root / "src" / "horovod"
 
     def environment(self) -> dict[str, str]:
-        """Return what tests of this tree need: its package comes first, whatever else is installed."""
+        """Return the environment for this tree's tests, in which its package precedes installed ones."""
         return {
             "PYTHONPATH": python_path(self.root / "src"),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
@@ -60,8 +60,8 @@ class Tree:
         }
 
     def prepare(self, limit_s: float) -> None:
-        """Bring the tree to the state of the sources and build it. BuildError if that fails or takes too long."""
-        if self._is_whole.exists():  # a slice may have been killed in the middle of a mutant
+        """Copy changed sources to the tree and build it. Raise BuildError if that fails or takes too long."""
+        if self._is_whole.exists():  # a slice may have been killed while a mutant was built
             mirror(self.pristine, self.root / "build")
         copy_changed(self._sources, self.root)
         self._forget_examples()
@@ -87,7 +87,10 @@ class Tree:
         self._same_code = self._digest()
 
     def make(self, change: Change, limit_s: float) -> Run:
-        """Change the line. Build and install the engine if it is the engine's. The caller must call undo afterwards."""
+        """Change the line; build and install the engine if the file is the engine's.
+
+        The caller must call undo afterwards.
+        """
         file = self.root / change.path
         self._original, self._original_time = file.read_bytes(), file.stat().st_mtime_ns
         file.write_bytes(change.apply_to(self._original.decode()).encode())
@@ -97,7 +100,7 @@ class Tree:
         return self._install() if built.ended is Ended.PASSED else built
 
     def undo(self, change: Change) -> None:
-        """Put back the line and all that was built of it, with the times that files had before."""
+        """Restore the line and all that was built from it, with the earlier modification times."""
         self._forget_examples()
         file = self.root / change.path
         file.write_bytes(self._original)
@@ -107,11 +110,11 @@ class Tree:
             self._install()
 
     def _forget_examples(self) -> None:
-        """Delete the examples by which tests have failed, so that the next mutant is judged by the same ones."""
+        """Delete saved failing examples, so that each mutant is judged by equal examples."""
         shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
 
     def has_same_code(self, change: Change) -> bool:
-        """Return True if the compiler has made the same code of the mutant as of the original."""
+        """Return True if the mutant compiles to the code of the original."""
         return change.path.startswith("engine/") and self._digest() == self._same_code
 
     def _digest(self) -> str:
@@ -128,9 +131,9 @@ class Tree:
 
 
 def copy_changed(source: Path, target: Path) -> None:
-    """Copy the files that differ, and delete what the source has not but for what is built.
+    """Copy the files that differ, and delete files that the source lacks, except build outputs.
 
-    A copy keeps its time if it is new; if it replaces another text its time is now, so that it is compiled again.
+    A new file keeps its modification time. A replaced file gets the current time, so that it is compiled again.
     """
     wanted = set(_files(source))
     for path in sorted(wanted):
@@ -145,7 +148,7 @@ def copy_changed(source: Path, target: Path) -> None:
 
 
 def mirror(source: Path, target: Path) -> None:
-    """Make `target` equal to `source`, times included; only files whose size or time differs are copied."""
+    """Make `target` equal to `source`, including times; copy only files whose size or time differs."""
     theirs = {path.relative_to(source) for path in source.rglob("*") if not path.is_dir()}
     for path in theirs:
         was, to = (source / path).stat(), target / path
@@ -159,7 +162,7 @@ def mirror(source: Path, target: Path) -> None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield the files of a repository, without what is built and what tools keep."""
+    """Yield the files of a repository, without build outputs and the caches of tools."""
     for folder, folders, names in os.walk(root):
         here = Path(folder)
         folders[:] = [name for name in folders if not name.startswith(_LEFT_OUT_AT_ROOT if here == root else _LEFT_OUT)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from the outcome of a run: noticed, survived, or nothing at all. Pure."""
+"""Conclusions from the outcome of runs: noticed, survived, or void. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-# A run may take this many times as long as the control, and some seconds more, before it counts as a hang.
+# A run counts as a hang after this many times the control's duration, plus some seconds.
 _TIMES_CONTROL = 2.5
 _EXTRA_S = 10.0
 
 
 class Ended(Enum):
-    """How a run of tests ended."""
+    """Outcome of a run of tests."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -21,7 +21,7 @@ class Ended(Enum):
 
 
 class Verdict(Enum):
-    """What is known of a mutant. `SAME`: the compiler makes the same code of it. `VOID`: nothing follows."""
+    """Result of judging a mutant. `SAME`: it compiles to the original's code. `VOID`: the runs allow no conclusion."""
 
     UNIT = "unit tests"
     RANKS = "rank tests"
@@ -37,7 +37,7 @@ NOTICED = (Verdict.UNIT, Verdict.RANKS, Verdict.SELECTION)
 
 @dataclass(frozen=True)
 class Step:
-    """One run of tests that judged a mutant.
+    """Run of tests that judged a mutant.
 
     Args:
         noticed_by: The verdict if the run does not pass.
@@ -51,12 +51,12 @@ class Step:
 
 
 def limit_of(control_s: float) -> float:
-    """Return how long a run may take whose control took so long."""
+    """Return the time limit of a run whose control took `control_s` seconds."""
     return _TIMES_CONTROL * control_s + _EXTRA_S
 
 
 def is_hang_a_result(control_s: float, limit_s: float) -> bool:
-    """Return True if a run that hangs shows a mistake: the control has passed within half of its limit."""
+    """Return True if a hang shows a mistake, because the control passed within half of the limit."""
     return control_s <= limit_s / 2
 
 
@@ -71,6 +71,6 @@ def verdict_of(steps: Iterable[Step]) -> Verdict:
 
 
 def why_void(controls: Iterable[tuple[str, Ended]]) -> str:
-    """Return why a slice with these controls is void: an unmutated run that did not pass. Empty if all passed."""
+    """Return why a slice is void: the controls that did not pass. Empty if all passed."""
     failed = [f"{name} {ended.value}" for name, ended in controls if ended is not Ended.PASSED]
     return f"without any mutant: {', '.join(failed)}" if failed else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test` and `make test-all`: which parts they consist of, how the parts run, and what they report.
+"""`make test` and `make test-all`: their parts, how these run, and the report.
 
-parts (the list), selection (which tests belong to a part), plugin (the hooks in pytest) over records (what pytest
-writes for us), schedule (what starts when, pure), unchanged (what need not run again), running (processes and
-progress), summary (tables, pure). All but selection and plugin run before anything is installed, so they need only the
-standard library.
+Modules: parts (the list), selection (the tests of a part), plugin (pytest hooks) with records (one line for each test),
+schedule (which part starts next; pure), unchanged (parts that need not run again), running (processes and progress),
+summary (tables; pure). Only selection and plugin may need installed packages; the others run before anything is
+installed, with the standard library.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list: what `make test` and `make test-all` consist of.
+"""List of the parts of `make test` and `make test-all`.
 
-A part is one command. `make test` runs the parts of TEST; `make test-all` runs these and then the parts of REST, where
-tests that TEST has run are left out.
+A part is one command. `make test` runs the parts of TEST; `make test-all` runs these and then the parts of REST, which
+leave out tests that TEST has run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from testkit.suite.selection import Pick
 
-TORCH = {"HOROVOD_TEST_DOORS": "torch"}  # PyTorch is installed: its tests must not be left out
-# In the environment of TEST, parts of REST leave out what TEST has run, and what must run alone.
+TORCH = {"HOROVOD_TEST_DOORS": "torch"}  # PyTorch is installed, so its tests must not be skipped
+# Environments for parts of REST. LEFT selects the tests that TEST has not run, without those that must run alone, which
+# ALONE selects.
 LEFT = {"PYTEST_ARGS": "--selection=rest"}
 ALONE = {"PYTEST_ARGS": "--selection=rest-promises"}
-# Compile on one core, because another part runs beside it; with make and without.
+# Compile on one core, because another part runs beside it; the variables are for make and for cmake.
 ONE_JOB = {"JOBS": "1", "CMAKE_BUILD_PARALLEL_LEVEL": "1"}
 
 
@@ -26,17 +27,17 @@ class Part:
     """One command of the suite.
 
     Args:
-        name: short and unique; `make test-NAME` repeats it unless `repeat` names another command.
-        title: what it is, for the summary.
-        command: its words; empty for pytest with the picks of this part.
-        picks: the tests that it runs, if it is a pytest run of `make test`.
-        cores: how many of two cores it keeps busy; 0 if it mostly waits.
-        is_alone: nothing else of ours runs beside it, because it measures times that the product promises.
-        after: parts that must have succeeded before.
-        env: added to the environment.
-        program: a file below the build folder; the part is left out while this is the file with which it last passed.
-        is_setup: it builds or installs; its time is reported as such.
-        is_download: it only fetches; its time is reported apart.
+        name: Short and unique; `make test-NAME` repeats it unless `repeat` names another command.
+        title: Description for the summary.
+        command: Words of the command; empty for pytest with the picks of this part.
+        picks: Tests to run, if the command is empty.
+        cores: How many of two cores it keeps busy; 0 if it mostly waits.
+        is_alone: Run no other part at the same time, because it measures times that the product promises.
+        after: Parts that must have succeeded before.
+        env: Variables added to the environment.
+        program: A file below the build folder. The part is left out if it has passed with this version of the file.
+        is_setup: True if it builds or installs, so that its time is reported as such.
+        is_download: True if it only downloads, so that its time is reported separately.
     """
 
     name: str
@@ -112,7 +113,7 @@ UNIT = Part(
 
 _RANKS = ("tests/parallel/test_*.py", "tests/parallel/torch/*", "tests/parallel/torch_dist/*")
 
-# Shared memory at 2 ranks: every operation, dtype and reduction. At 4 ranks and over TCP: one body for each feature.
+# Shared memory with 2 ranks runs every operation, dtype and reduction; 4 ranks and TCP run one body of each file.
 RANKS = Part(
     "ranks",
     "NumPy and PyTorch with real ranks",
@@ -137,7 +138,7 @@ LAUNCHER = Part(
     env=TORCH,
 )
 
-# What needs root (test_lost_hosts, test_slow_links) or minutes (test_soak, test_elastic_kills) is in REST.
+# Faults that need root (test_lost_hosts, test_slow_links) or minutes (test_soak, test_elastic_kills) are in REST.
 _FAULTS = (
     "elastic",
     "ending_threads",
@@ -186,7 +187,8 @@ DOCS = Part(
 
 TEST = (*SETUP, ENGINE, UNIT, RANKS, LAUNCHER, FAULTS, DOCS, PROMISES)
 
-# First what compiles and computes, two parts at a time, beside the soak, which mostly waits. Then what has deadlines.
+# First the parts that compile and compute, two at a time, beside the soak, which mostly waits. Then those with
+# deadlines.
 REST = (
     Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
     Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's hooks in pytest: which tests of a part run, records, retries, and limits for slow machines.
+"""Pytest hooks of the suite: selection of a part's tests, records, retries, and limits for slow machines.
 
 tests/conftest.py imports the hooks.
 """
@@ -24,7 +24,7 @@ from testkit.suite.records import Record, RecordWriter
 from testkit.suite.selection import Known, picked
 
 MAX_TRIES = 3
-FOREIGN_CORES = 0.25  # with more than this, a promised time may have been missed because of others
+FOREIGN_CORES = 0.25  # with a higher load from other programs, these may be the reason for a missed time
 PROMISE = "promise"
 _PARTS = {part.name: part.picks for part in TEST if part.picks}
 _SHOWN_BYTES = 20_000
@@ -53,7 +53,7 @@ def known(item: pytest.Item) -> Known:
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # before -k and -m: the first test of a file is the same one with and without them
+@pytest.hookimpl(tryfirst=True)  # runs before -k and -m, so that these do not change which test is the first of a file
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if selection := config.getoption("selection"):
         chosen = [item for item, is_chosen in zip(items, _choices(selection, items), strict=True) if is_chosen]
@@ -84,9 +84,9 @@ def is_promise(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(specname="pytest_runtest_protocol", wrapper=True, tryfirst=True)
 def pytest_scale_timeout(item: pytest.Item) -> Iterator[None]:
-    """Give the test as much time as this machine needs now, and a promise that of all its tries.
+    """Scale the test's time limit for this machine; for a promise, allow the time of all its tries.
 
-    This runs before pytest-timeout looks at the test's limit.
+    This hook runs before pytest-timeout reads the limit.
     """
     marker = item.get_closest_marker("timeout")
     limit_s = marker.args[0] if marker and marker.args else item.config._env_timeout  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run the test; again, up to three times, if it tests a promised time while other programs use the machine."""
+    """Run the test. If a promised time is missed while other programs use the machine, repeat it up to two times."""
     reports, ranks_before, tries = [], ranks_started(), 0
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     while True:
@@ -133,7 +133,7 @@ def _outcome(reports: list[pytest.TestReport]) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Show with a failure what each process of the test has printed."""
+    """Add to a failure's report what each process of the test has printed."""
     report = yield
     if report.failed and (text := processes.transcripts(_SHOWN_BYTES)):
         report.sections.append(("printed by the processes of this test", text))

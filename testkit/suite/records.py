@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pytest notes about each test for the summary: one JSON line for each, in a folder that the suite names."""
+"""Records that pytest writes for the summary: one JSON line for each test, in a folder that the suite names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FOLDER_VARIABLE = "HOROVOD_TEST_RECORDS"
 
 @dataclass
 class Record:
-    """One test that has run. `ranks` counts the workers that it started, `retries` the tries before the last one."""
+    """Record of one test. `ranks` counts the workers that it started, `retries` the tries before the last one."""
 
     test: str  # pytest's node id
     outcome: str  # passed, failed or skipped
     seconds: float
     ranks: int = 0
     retries: int = 0
-    python: str = ""  # the interpreter, relative to the repository: it tells the environment
+    python: str = ""  # path of the interpreter relative to the repository, which identifies the environment
 
     @property
     def folder(self) -> str:
@@ -29,14 +29,14 @@ class Record:
 
 
 class RecordWriter:
-    """The file of one pytest process; writes nothing if the suite did not ask for records."""
+    """Records file of one pytest process; nothing is written if the suite did not ask for records."""
 
     def __init__(self) -> None:
         folder = os.environ.get(FOLDER_VARIABLE)
         self._path = Path(folder) / f"{os.getpid()}.jsonl" if folder else None
 
     def plan(self, count: int) -> None:
-        """Note how many tests this process is about to run."""
+        """Record how many tests this process is about to run."""
         self._write({"planned": count})
 
     def write(self, record: Record) -> None:
@@ -49,7 +49,7 @@ class RecordWriter:
 
 
 def read_records(folder: Path) -> tuple[list[Record], int]:
-    """Return the records of a folder, and how many tests were planned in all."""
+    """Return the records of a folder, and the total number of planned tests."""
     records, planned = [], 0
     for line in _complete_lines(sorted(folder.glob("*.jsonl"))):
         entry = json.loads(line)
@@ -61,6 +61,6 @@ def read_records(folder: Path) -> tuple[list[Record], int]:
 
 
 def _complete_lines(files: Iterable[Path]) -> Iterable[str]:
-    """A line without its end is still being written."""
+    """Yield complete lines; a line without its end is still being written."""
     for file in files:
         yield from (line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs parts side by side, keeps their output, and shows how far they are."""
+"""Execution of parts in parallel, with their output saved and their progress shown."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from testkit.suite.schedule import next_part, unreachable
 from testkit.suite.unchanged import Passed
 
 LOOK_EVERY_S = 0.2
-LINE_EVERY_S = 60.0  # where no terminal shows progress
+LINE_EVERY_S = 60.0  # interval of progress lines if the output is no terminal
 _OBJECT = "Building CXX object"
 
 
 @dataclass
 class Result:
-    """What has become of a part.
+    """Result of a part.
 
     Args:
-        seconds: from its start to its end; None if it was not started.
-        processor_s: seconds of processor time that it and its children have used.
+        seconds: Time from its start to its end; None if it was not started.
+        processor_s: Seconds of processor time that it and its children have used.
     """
 
     part: Part
@@ -40,8 +40,8 @@ class Result:
     code: int | None = None
     log: Path | None = None
     records: list[Record] = field(default_factory=list)
-    objects: int = 0  # compiled
-    is_unchanged: bool = False  # it was left out, because it has passed with the same program
+    objects: int = 0  # number of compiled objects
+    is_unchanged: bool = False  # True if it was left out because it has passed with this version of the program
     processor_s: float = 0.0
 
     @property
@@ -50,7 +50,7 @@ class Result:
 
 
 class Running:
-    """A part's process, its log and the records of its tests."""
+    """Process of a part, with its log and the records of its tests."""
 
     def __init__(self, part: Part, folder: Path, python: Path) -> None:
         self.part = part
@@ -61,7 +61,7 @@ class Running:
         self.began = time.monotonic()
         self._processor_s = 0.0
         environment = {**os.environ, **part.env, FOLDER_VARIABLE: str(self._records)}
-        environment.pop("MAKEFLAGS", None)  # the jobs of an outer make are not ours
+        environment.pop("MAKEFLAGS", None)  # an outer make's job server must not control the part's make
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 part.words(python),
@@ -73,7 +73,10 @@ class Running:
             )
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended. Its processor time is known only now: the system adds it when asked."""
+        """Return True if the process has ended, and measure its processor time.
+
+        The system adds a child's processor time only when the child is waited for, so it must be read before and after.
+        """
         before = _processor_time_of_children()
         if self.process.poll() is None:
             return False
@@ -110,7 +113,7 @@ def _processor_time_of_children() -> float:
 
 
 class Suite:
-    """The state of one run: what waits, what runs, and what is over."""
+    """State of one run: parts that wait, parts that run, and results."""
 
     def __init__(self, parts: Sequence[Part], build: Path, python: Path, out: TextIO | None = None) -> None:
         self._passed = Passed(build)
@@ -125,7 +128,7 @@ class Suite:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> list[Result]:
-        """Run all parts that can run, and return what became of each."""
+        """Run all parts that can run, and return the result of each part."""
         try:
             while self._waiting or self._running:
                 self._drop_unreachable()

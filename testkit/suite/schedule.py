@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part starts next: pure rules over the list of parts."""
+"""Selection of the part that starts next: pure rules over the list of parts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from testkit.suite.parts import Part
 
 CORES = 2
-MAX_WAITING = 1  # parts with `cores=0` that may run at the same time
+MAX_WAITING = 1  # number of parts with `cores=0` that may run at a time
 
 
 def next_part(waiting: Sequence[Part], running: Collection[Part], succeeded: Collection[str]) -> Part | None:
     """Return the first part that may start beside the running ones, or None.
 
-    A part that keeps all cores busy is not overtaken once it is the first whose predecessors are done: it would wait
-    for a long time otherwise.
+    If the first part whose predecessors are done needs all cores, no later part that needs a core may start before it,
+    because it might otherwise wait very long.
     """
     for part in waiting:
         if not all(name in succeeded for name in part.after):
@@ -28,7 +28,7 @@ def next_part(waiting: Sequence[Part], running: Collection[Part], succeeded: Col
 
 
 def next_waiting_part(waiting: Sequence[Part], running: Collection[Part], succeeded: Collection[str]) -> Part | None:
-    """Return the first part that needs no core, or None: such a part may overtake others."""
+    """Return the first part that needs no core, or None. Such a part may start before earlier ones."""
     for part in waiting:
         if part.cores == 0 and all(name in succeeded for name in part.after) and _fits(part, running):
             return part

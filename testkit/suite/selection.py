@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules by which a part of the test suite picks its tests."""
+"""Rules by which a part of the test suite selects its tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Known:
-    """A collected test, as far as rules look at it. `world` is "" if the test starts no pool of ranks."""
+    """Properties of a collected test that rules use. `world` is "" if the test starts no pool of ranks."""
 
-    file: str  # relative to the repository's root
-    name: str  # with its parameters in brackets
+    file: str  # path relative to the repository's root
+    name: str  # name with its parameters in brackets
     world: str = ""
-    is_promise: bool = False  # it has the marker `promise`
-    is_slow: bool = False  # it has the marker `slow`: only `make test-long` runs it
+    is_promise: bool = False  # True if it has the marker `promise`
+    is_slow: bool = False  # True if it has the marker `slow`, so that only `make test-long` runs it
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Pick:
     """Tests of the files that match a pattern.
 
     Args:
-        files: a pattern as for fnmatch, in which `*` also matches slashes.
-        names: patterns of the tests' names; empty means all. For a bracket write `?`.
-        worlds: the worlds (see tests/harness/worlds.py) whose tests are picked; None means all, and tests without one.
-        first_only: pick only the first such test of each file.
-        promises: pick tests with the marker `promise`, and no others.
+        files: A pattern as for fnmatch, in which `*` also matches slashes.
+        names: Patterns of the tests' names; empty means all. Write `?` for a bracket.
+        worlds: The worlds (see tests/harness/worlds.py) of the tests; None means all tests, also those without a world.
+        first_only: Select only the first matching test of each file.
+        promises: Select only tests with the marker `promise`.
     """
 
     files: str
@@ -46,7 +46,7 @@ class Pick:
 
 
 def picked(picks: Iterable[Pick], tests: Sequence[Known]) -> list[bool]:
-    """Return for each test, in the order of collection, whether one of the picks takes it."""
+    """Return for each test, in the order of collection, True if one of the picks selects it."""
     chosen = [False] * len(tests)
     for pick in picks:
         files_done: set[str] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the suite prints at its end: tables of its time, what failed and how to repeat it, what was not run. Pure."""
+"""Summary that the suite prints: tables of times, failures with the command that repeats them, unrun parts. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def summary(results: Sequence[Result], elsewhere: Mapping[str, str], wall_s: flo
     """Return the whole text.
 
     Args:
-        results: of all parts, in the order in which they ended.
-        elsewhere: what this command does not run: title -> the command that does.
-        wall_s: from the start of the command to now.
+        results: Results of all parts, in the order in which they ended.
+        elsewhere: Title of tests that this command does not run -> the command that runs them.
+        wall_s: Seconds since the start of the command.
     """
     blocks = [_parts_table(results), _folders_table(results), _times(results, wall_s)]
     if not_run := [result.part for result in results if result.seconds is None]:
@@ -45,7 +45,7 @@ def _parts_table(results: Iterable[Result]) -> str:
 
 
 def _folders_table(results: Iterable[Result]) -> str:
-    """Seconds are summed over tests: two that ran side by side count twice."""
+    """Return a table by folder. Its seconds are sums over tests, even if tests ran in parallel."""
     by_folder: dict[str, list[Record]] = {}
     for result in results:
         for record in result.records:
@@ -83,7 +83,7 @@ def _verdict(results: Sequence[Result]) -> str:
 
 
 def _failures(result: Result) -> list[str]:
-    """Return, for each failed test, the command that repeats it; for a part without tests, that of the part."""
+    """Return, for each failed test, the command that repeats it; for a part without tests, the part's command."""
     variables = "".join(f"{name}={value} " for name, value in result.part.env.items() if name != "PYTEST_ARGS")
     failed = [record for record in result.records if record.outcome == "failed"]
     if not failed:
@@ -107,5 +107,5 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def titles(parts: Iterable[Part]) -> dict[str, str]:
-    """Return what parts are, with the command that runs each: for those that were not asked for."""
+    """Return the parts' names and titles, with the command that runs each."""
     return {f"{part.name} ({part.title})": part.repeated_by() for part in parts}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers with which program a part has passed, so that it need not run again before that program changes."""
+"""Record of the program with which a part has passed; the part need not run again until that program changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Passed:
         self._build = build
 
     def has(self, part: Part) -> bool:
-        """Return True if the part has passed with the program that is there now."""
+        """Return True if the part has passed with the current program."""
         stamp = self._stamp(part)
         return bool(part.program) and stamp.is_file() and stamp.read_text() == self._digest(part)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for what needs a GPU."""
+"""Stand-ins for libraries that need a GPU."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-ins for libraries that need a GPU, compiled where tests can find them."""
+"""Compilation of the stand-ins for libraries that need a GPU."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from testkit.speed import patience
 STANDIN = ROOT / "tests" / "device" / "standin"
 LATE = {"STANDIN_DELAY_US": "200"}
 OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}  # programs see to it
-# The same rounding and wrapping as the engine's own kernels have.
+# The flags give the rounding and wrapping of the engine's own kernels.
 _FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
 
 
@@ -21,7 +21,7 @@ _compiled: dict[tuple[str, ...], Path] = {}  # libraries, by their sources and o
 
 
 def compile_library(sources: str, library: Path, options: Sequence[str]) -> None:
-    """Make a library of one file, or of all that match; the second time, by a copy."""
+    """Compile the source files that match a pattern to a library; if that was done before, copy the library."""
     made = _compiled.setdefault((sources, *options), library)
     if made != library:
         shutil.copyfile(made, library)
@@ -32,9 +32,10 @@ def compile_library(sources: str, library: Path, options: Sequence[str]) -> None
 
 
 def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
-    """Variables by which ranks find them: small slots, sets that come and go, a graph that is being captured.
+    """Compile stand-in libraries; return the variables with which ranks load them.
 
-    Some of the libraries may be definitions, -D...
+    The variables also set small slots, dynamic process sets, and a graph that is being captured. Items of `libraries`
+    that begin with -D are definitions for the compiler.
     """
     places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}"]
     definitions = [it for it in libraries if it.startswith("-D")]
@@ -43,7 +44,7 @@ def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
             f"{library.split('.')[0]}*.cc", folder / library, [*places, *definitions, f"-Wl,-soname,{library}"]
         )
     before = os.environ.get("LD_LIBRARY_PATH")
-    nccl = str(folder / "libnccl.so.2")  # by name, since torch for CUDA has loaded its own
+    nccl = str(folder / "libnccl.so.2")  # an explicit path, because torch for CUDA has loaded its own NCCL
     return {
         **({"HOROVOD_NCCL_LIBRARY": nccl, "STANDIN_NCCL": nccl} if "libnccl.so.2" in libraries else {}),
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fault tests share: jobs of real processes, their reports, strangers at open ports, refused system calls."""
+"""Helpers of fault tests: jobs of real processes, their reports, hostile clients, refused system calls."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random faults, by a seed, for an elastic training job. After each one training must go on."""
+"""Random faults, from a seed, for an elastic training job. After each fault, training must continue."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ import psutil
 from faultkit.partition import can_cut, cut_links
 from faultkit.training import Training
 
-_OF_MEMBERS = 0.9  # of all kills: those of whom only a start is lost show less
-_SHORT_STOP_S = 1.0  # after a longer stop, which the machine's load may cause, the others may have given a worker up
-_OFFER_ACTS_S = 10.0  # after it was replaced: the launcher reads it once a second, and members leave at a commit
-_FOR_GOOD = 0.2  # of all members that are frozen: they do not thaw
+_OF_MEMBERS = 0.9  # share of kills that hit members; losing a worker that is only starting tests less
+_SHORT_STOP_S = 1.0  # during a longer stop, which a loaded machine may cause, the others may have given the worker up
+# How long the old offer may take effect: the launcher reads it once a second, and members leave at a commit.
+_OFFER_ACTS_S = 10.0
+_FOR_GOOD = 0.2  # share of frozen members that never thaw
 
 
 class Chaos:
-    """Does things to `job`; never to the last worker that has the state. `recovered_s`: seconds from each fault to the
-    next completed step (of all ranks) of the generation that it leads to."""
+    """Source of faults in `job`, which always spare the last worker that has the state.
+
+    Attributes:
+        recovered_s: Seconds from each fault to the first completed step of the generation that follows it.
+    """
 
     def __init__(self, job: Training, seed: int, limit_s: float) -> None:
         self._job = job
         self._dice = random.Random(seed)
         self._limit_s = limit_s
-        self._frozen: dict[int, float] = {}  # when to thaw, by birth id
-        self._thawed: dict[int, int] = {}  # in which generation, by birth id
-        self._killed: set[int] = set()  # birth ids: whoever has got SIGKILL may seem to live for another moment
+        self._frozen: dict[int, float] = {}  # time to thaw, by worker id
+        self._thawed: dict[int, int] = {}  # generation in which a worker thawed, by worker id
+        self._killed: set[int] = set()  # worker ids; a worker that got SIGKILL may still seem to live for a moment
         self.seed = seed
         self.count = 0
         self.recovered_s: list[float] = []
@@ -50,14 +54,14 @@ class Chaos:
         self._job.await_that("the first step of all", self._job.is_whole, 120)
 
     def between(self, longest_s: float) -> None:
-        """A random time passes."""
+        """Process reports for a random time."""
         self._job.listen_until(time.monotonic() + self._dice.uniform(0, longest_s))
 
     def _victims(self, births: Sequence[int]) -> list[int]:
-        """Those of them after whose loss somebody would still have the state.
+        """Return the workers after whose loss another worker would still have the state.
 
-        A worker that does not reach the others waits with an old state, which it must not hand on. One that was frozen
-        may be about to wait so, until it trains in a newer generation.
+        A worker that cannot reach the others waits with an old state, which it must not pass on. A worker that was
+        frozen may be about to wait in this way, until it trains in a newer generation.
         """
         sure = [birth for birth in self._job.alive() if birth not in self._frozen and birth not in self._killed]
         newest, number = self._job.newest(), self._job.generation
@@ -66,11 +70,14 @@ class Chaos:
         return [birth for birth in births if enough > (birth in safe)]
 
     def _leaving(self) -> int:
-        """How many workers may be on their way out, nobody knows which."""
+        """Return how many workers may be about to leave; it is unknown which ones."""
         return 0
 
     def kill(self) -> bool:
-        """SIGKILL to anybody: mostly a member, sometimes one that is only starting. Whether there was one to kill."""
+        """Kill a worker: usually a member, sometimes one that is only starting.
+
+        Return True if there was one to kill.
+        """
         victims = self._victims(sorted(self._job.alive().keys() - self._killed))
         newest = self._job.newest()
         if self._dice.random() < _OF_MEMBERS:
@@ -89,7 +96,7 @@ class Chaos:
         return True
 
     def _recover(self, generation: int, was_member: bool) -> None:
-        """Sometimes wait until it is over, and sometimes let the next fault come in the middle of it."""
+        """Usually wait for the recovery from a member's loss; otherwise the next fault may come during it."""
         began = time.monotonic()
         if was_member and self._dice.random() < 0.7:
             newer = lambda: self._job.generation > generation  # noqa: E731
@@ -102,22 +109,24 @@ class Chaos:
         self.log.append(f"fault {self.count} of seed {self.seed}: {what} in generation {self._job.generation}")
 
     def goes_on(self) -> None:
-        """Whatever was done, epochs go by."""
+        """Wait until another epoch is done after the last fault."""
         have = len(self._job.epochs)
         self._job.await_that(f"an epoch after {self.log[-1]}", lambda: len(self._job.epochs) > have, self._limit_s)
 
 
 class Soak(Chaos):
-    """All kinds of faults: kill, freeze, slow down, cut off; more or fewer slots in what the discovery prints.
+    """All kinds of faults: kill, freeze, slow down, disconnect, and change the discovered slots.
 
-    `most`: slots by host.
+    Args:
+        most: Slots by host.
     """
 
     def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: Mapping[str, int]) -> None:
         super().__init__(job, seed, limit_s)
         self._slots, self._most, self._offered = slots, most, most
-        self._earlier: list[tuple[float, Mapping[str, int]]] = []  # offers, and until when they may have an effect
-        self._cut_in = -1  # the generation in which a worker was last cut off
+        # Earlier offers, and until when each may have an effect.
+        self._earlier: list[tuple[float, Mapping[str, int]]] = []
+        self._cut_in = -1  # generation in which a worker was last disconnected
         self._kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
         if can_cut():
             self._kinds.append(self.cut_off)
@@ -127,7 +136,7 @@ class Soak(Chaos):
         job.meanwhile = lambda: self._thaw(time.monotonic())
 
     def strike(self) -> None:
-        """One random fault; then training must go on."""
+        """Cause one random fault; training must continue after it."""
         while not (kind := self._dice.choice(self._kinds))():
             self.between(0.2)
         self.kinds[kind.__name__] += 1
@@ -136,7 +145,7 @@ class Soak(Chaos):
             self.goes_on()
 
     def freeze(self) -> bool:
-        """SIGSTOP, and SIGCONT after a while: sooner or later than the others give it up, or never."""
+        """Stop a worker, and usually continue it after up to 6 s, before or after the others have given it up."""
         if self._frozen.keys() & self._job.alive().keys() or not (
             victims := self._victims(sorted(self._job.alive().keys() - self._killed))
         ):
@@ -157,7 +166,7 @@ class Soak(Chaos):
             self._thawed[birth] = self._job.generation
 
     def slow(self) -> bool:
-        """A worker that gets little of a processor for a while."""
+        """Let a worker run only a fraction of the time for a while."""
         victims = [one for one in self._job.alive() if one not in self._frozen]
         birth = self._dice.choice(sorted(victims))
         self._note(f"slow down worker {birth}")
@@ -172,7 +181,7 @@ class Soak(Chaos):
         return True
 
     def cut_off(self) -> bool:
-        """A partition: a worker and its peers on other hosts hear nothing of each other any more."""
+        """Disconnect a worker from its peers on other hosts, without either side being notified."""
         members = self._job.newest()
         victims = [birth for birth in self._victims(sorted(members)) if birth not in self._frozen]
         if not victims or not self._job.is_whole() or self._is_cut:
@@ -192,7 +201,7 @@ class Soak(Chaos):
         return self._job.generation <= self._cut_in
 
     def offer(self) -> bool:
-        """Another number of slots on each host; a host without any is gone."""
+        """Offer another number of slots on each host; a host without slots disappears."""
         few = {
             host: self._dice.randint(int(number == 0), slots) for number, (host, slots) in enumerate(self._most.items())
         }
@@ -204,8 +213,10 @@ class Soak(Chaos):
         return True
 
     def _leaving(self) -> int:
-        """Without a slot, by this offer or by one that the launcher may still act on; and those who are cut off blame
-        one of the others, as these do, before they come together.
+        """Return how many workers may be about to leave.
+
+        These are workers without a slot, by this offer or by an earlier one on which the launcher may still act. After
+        a disconnection two more may leave, because the workers on each side blame one on the other side.
         """
         self._earlier = [(until, offered) for until, offered in self._earlier if until > time.monotonic()]
         offers = [self._offered, *(offered for _, offered in self._earlier)]
@@ -217,11 +228,11 @@ class Soak(Chaos):
     def _host_of(process: psutil.Process) -> str:
         try:
             return process.environ()["HOROVOD_HOSTNAME"]
-        except (psutil.Error, KeyError):  # it has just ended, or is about to end and has lost its memory already
+        except (psutil.Error, KeyError):  # the process has ended, or is ending and has no memory any more
             return ""
 
     def end(self) -> None:
-        self._thaw(float("inf"))  # those that were to stay frozen too
+        self._thaw(float("inf"))  # also those that were to stay frozen
         write_slots(self._slots, self._most)
 
     def _signal(self, birth: int, number: int) -> None:
@@ -230,7 +241,7 @@ class Soak(Chaos):
 
 
 def write_slots(path: Path, offered: Mapping[str, int]) -> None:
-    """All at once: the discovery script may read it at any moment."""
+    """Replace the file atomically, because the discovery script may read it at any time."""
     draft = path.with_suffix(".new")
     draft.write_text("".join(f"{host}:{slots}\n" for host, slots in offered.items() if slots))
     draft.rename(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs under test: what their workers report, generation by generation."""
+"""Elastic jobs under test, and what their workers report in each generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from faultkit.stepping import SteppingJob
 
 
 class ElasticJob(SteppingJob):
-    """tests/faults/programs/elastic.py, which trains until `finish`. `prefix` may put the launcher somewhere else."""
+    """Job of tests/faults/programs/elastic.py, which trains until `finish`.
+
+    `prefix` is put before horovodrun's command.
+    """
 
     def __init__(
         self,
@@ -34,14 +37,14 @@ class ElasticJob(SteppingJob):
         super().__init__(command, size, flags, {"OMP_NUM_THREADS": "1", **(env or {})}, prefix)
 
     def stepped(self, generation: int, size: int, limit_s: float = 100) -> dict[int, Report]:
-        """Wait until all workers of a generation have made a step. Return their reports by birth id."""
+        """Wait until all workers of a generation have made a step. Return their reports by worker id."""
         found = super().stepped(generation, size, limit_s)
         assert {one["size"] for one in found.values()} == {size}
         assert sorted(one["rank"] for one in found.values()) == list(range(size))
         return found
 
     def stepped_with(self, size: int, after: Mapping[int, Report], limit_s: float = 100) -> dict[int, Report]:
-        """Wait for the first generation of this size after another: several changes may lie between them."""
+        """Wait for the first generation of this size after another; several changes may lie between them."""
         return self.stepped_from(1 + max(one["generation"] for one in after.values()), size, limit_s)
 
     def kill(self, worker: Report, number: int = signal.SIGKILL) -> float:
@@ -49,7 +52,7 @@ class ElasticJob(SteppingJob):
         return time.monotonic()
 
     def await_printed(self, text: str, limit_s: float = 60) -> None:
-        """Until the launcher or a worker has said so."""
+        """Wait until the launcher or a worker has printed the text."""
         await_that(lambda: text in self.printed(), limit_s, lambda: f"printed: {text!r}\n{self.printed_by_all()}")
 
 
@@ -58,12 +61,12 @@ def of_rank(rank: int, reports: Mapping[int, Report]) -> Report:
 
 
 def pids(reports: Mapping[int, Report]) -> dict[int, int]:
-    """Return the process ids by birth id."""
+    """Return the process ids by worker id."""
     return {birth: one["pid"] for birth, one in reports.items()}
 
 
 class OfferedHosts:
-    """What a host discovery script prints, in a file that is replaced as a whole. `flags` are those of horovodrun."""
+    """Output of a host discovery script, in a file that is replaced atomically. `flags` are those of horovodrun."""
 
     def __init__(self, folder: Path, *hosts: str) -> None:
         self._new, self.file = folder / "new", folder / "offered"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the threads of programs/ending.py call. A kind is FRAMEWORK.CALL; each set-up runs once, in the main thread.
+"""Calls that the threads of programs/ending.py make.
 
-A kind that ends with ":waits" never returns: the other rank does not call it.
+A kind is FRAMEWORK.CALL; each set-up runs once, in the main thread. A kind that ends with ":waits" never returns,
+because the other rank does not call it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _forever = threading.Event()
 
 
 def _name() -> str:
-    """A name of the calling thread's own, which the same thread of the other rank uses too."""
+    """Return the name of the calling thread, which equals that of its counterpart on the other rank."""
     return threading.current_thread().name
 
 
@@ -198,7 +199,7 @@ def _set_up_jax() -> None:
 
 
 def _jax_alone() -> object:
-    """Wait in a call of ours, and in none of JAX: a program that ends while a thread is in JAX is aborted by JAX."""
+    """Wait in a call of Horovod instead of JAX, because JAX aborts a program that ends while a thread is in JAX."""
     return _modules["hvd"].allreduce(_modules["ones"], name=f"of rank {hvd.rank()} alone")
 
 

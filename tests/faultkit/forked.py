@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs of forked workers under a driver in the test's own process: many jobs in the time of one other.
+"""Elastic jobs of forked workers under a driver in the test process, much faster than jobs of horovodrun.
 
-Driver, rendezvous and workers are the real ones; only the launcher's loop, which starts Python for each worker, is not
-there.
+Driver, rendezvous and workers are the real ones; only the launcher's loop, which starts Python for each worker, is
+replaced.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from horovod.launcher.start.processes import describe_exit
 from horovod.launcher.start.worker_environment import rendezvous_environment
 
 _ADDRESS = "127.0.0.1"
-_GRACE_S = 10.0  # for members to report how the job has ended for them
+_GRACE_S = 10.0  # time for members to report how the job has ended for them
 
 
 class Zygote:
-    """The process from which workers of a program in tests/faults/programs are forked."""
+    """Process from which workers of a program in tests/faults/programs are forked."""
 
     def __init__(self, name: str) -> None:
         program = str(TESTS / "faults" / "programs" / f"{name}.py")
@@ -75,7 +75,7 @@ class Zygote:
 
     def close(self) -> None:
         kill_family(self._process.pid)
-        self._thread.join()  # it reads to the end of the pipe, which is closed only then
+        self._thread.join()  # the thread reads until the pipe is closed by kill_family
         self._process.end()
 
     def _order(self, order: dict[str, Any]) -> None:
@@ -91,9 +91,11 @@ class Zygote:
 
 
 class ForkedJob:
-    """One elastic job on this machine. `said` is what the driver says; a WorkerPlacer over a zygote.
+    """Elastic job on this machine. It starts workers for the driver (as its WorkerPlacer) through a zygote.
 
-    `exit_codes` are those of the workers that have ended, by birth id; 128 + N if signal N has killed one.
+    Attributes:
+        said: Messages of the driver.
+        exit_codes: Codes of the workers that have ended, by worker id; 128 + N if signal N has killed one.
     """
 
     _count = 0
@@ -112,7 +114,7 @@ class ForkedJob:
         self.reports: list[Report] = []
 
     def run(self, hosts: Mapping[str, int], limit_s: float = 60) -> Outcome:
-        """Run the job until all its workers have ended. AssertionError if that takes too long."""
+        """Run the job until all its workers have ended. Raise AssertionError if that takes too long."""
         size = sum(hosts.values())
         limits = Limits(size, 1, size)
         secret = make_secret()
@@ -137,8 +139,10 @@ class ForkedJob:
                 self._loop(driver, reports, lambda: not driver.is_over, give_up)
             finally:
                 driver.stop()
-                members = set(driver.state.members)  # other workers would wait for a place without an end
-                with suppress(AssertionError):  # those that train must be ended; those that end may say why
+                # Only members, because other workers would wait indefinitely for a rank.
+                members = set(driver.state.members)
+                # Workers that still train are killed below; those that end may first report why.
+                with suppress(AssertionError):
                     self._loop(driver, reports, lambda: bool(self._running & members), time.monotonic() + _GRACE_S)
                 for birth in list(self._running):
                     self.signal(birth, 9)
@@ -157,9 +161,9 @@ class ForkedJob:
                     self.exit_codes[event.birth] = event.code
                 driver.tell(event)
             driver.tell(Tick())
-            _read_all(reports)  # a worker waits while the socket is full, and there is room for about ten reports
+            _read_all(reports)  # a worker blocks while the socket is full, which holds about ten reports
 
-    # The placer
+    # Methods of the WorkerPlacer
 
     def start(self, birth: int, slot: Slot, planned: Place) -> None:
         self._running.add(birth)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process, or another one, holds of the machine."""
+"""Resources that this process, or another one, uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 
 _LOOK_FOR_S, _LOOK_EVERY_S = 0.02, 0.001
-_EXITING = 0x4  # PF_EXITING of the kernel
+_EXITING = 0x4  # PF_EXITING in the kernel
 
 
 def holdings(pid: int | str = "self") -> dict[str, int]:
@@ -23,9 +23,10 @@ def holdings(pid: int | str = "self") -> dict[str, int]:
 
 
 def shared_mappings(pid: int | str = "self") -> list[str]:
-    """Each as its first address, its last, and its file.
+    """Return the shared mappings, each as its first address, its last address, and its file.
 
-    The kernel lists parts of one apart where a forked child may see one but not the other.
+    The kernel lists parts of a mapping separately if a forked child may access only some of them; these parts are
+    joined.
     """
     found: list[list[str]] = []
     with open(f"/proc/{pid}/maps") as maps:
@@ -41,7 +42,7 @@ def shared_mappings(pid: int | str = "self") -> list[str]:
 
 
 def open_files(pid: int | str = "self") -> list[str]:
-    """What the descriptors lead to, for who looks for a leak."""
+    """Return the targets of the descriptors, to help find a leak."""
     found = []
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
@@ -50,9 +51,10 @@ def open_files(pid: int | str = "self") -> list[str]:
 
 
 def threads(pid: int | str = "self") -> dict[str, str]:
-    """Names by thread id; the fewest of some moments, between which those that have only to end get a core.
+    """Return the names of the threads by thread id: the fewest that were seen at several moments.
 
-    Whoever waits for a thread of Python is told before it has ended, and the kernel shows native ones for longer too.
+    Waiting for a thread of Python returns before the thread has ended, and the kernel lists native threads even longer.
+    The pauses between the moments let these threads end.
     """
     until = time.monotonic() + _LOOK_FOR_S
     fewest = _threads_now(pid)

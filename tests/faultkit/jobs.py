@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of real processes, started by plain variables or by horovodrun; the end of a `with` block ends them too."""
+"""Jobs of real processes, started with environment variables or by horovodrun; a `with` block ends them at its end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from horovod.launcher.start.hosts import SlotInfo
 
 
 def program(name: str, *arguments: str) -> list[str]:
-    """The command line of a worker program of tests/faults."""
+    """Return the command line of a worker program of tests/faults."""
     return [sys.executable, "-m", "faultkit.program", str(TESTS / "faults" / "programs" / f"{name}.py"), *arguments]
 
 
 class Job:
-    """What both kinds of jobs have: reports, and the processes that sent them."""
+    """Base of both kinds of jobs: their reports, and the processes that sent them."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -39,30 +39,30 @@ class Job:
         return self.processes[index].printed()
 
     def ready(self, limit_s: float = 40) -> dict[int, Report]:
-        """Wait until every rank is initialised; their reports by rank."""
+        """Wait until every rank is initialised; return their reports by rank."""
         try:
             return self.reports.await_event("ready", range(self.size), limit_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
 
     def failed(self, ranks: list[int], limit_s: float) -> dict[int, Report]:
-        """Wait until these ranks have reported an error."""
+        """Wait until these ranks have reported an error; return the reports."""
         try:
             return self.reports.await_event("failed", ranks, limit_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
 
     def signal(self, rank: int, number: int) -> float:
-        """Send a signal to a rank; the time at which that was done."""
+        """Send a signal to a rank; return the time at which it was sent."""
         os.kill(self.reports.of("ready")[rank]["pid"], number)
         return time.monotonic()
 
     def wait(self, limit_s: float) -> list[int]:
-        """Exit codes; AssertionError with all that was printed if a process does not end in time."""
+        """Return the exit codes; raise AssertionError with all output if a process does not end in time."""
         return wait_for_all(self.processes, limit_s)
 
     def printed_by_all(self) -> str:
-        """What every process has printed, and where those that still run are."""
+        """Return the output of every process, and the stacks of those that still run."""
         return accounts(self.processes)
 
     def close(self) -> None:
@@ -78,7 +78,10 @@ class Job:
 
 
 class PlainJob(Job):
-    """Ranks started by plain variables; the rendezvous is served by the test. `wrap` may put a rank somewhere else."""
+    """Ranks started with environment variables; the test serves the rendezvous.
+
+    `wrap` adds a prefix to a rank's command.
+    """
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class PlainJob(Job):
 
 
 class LaunchedJob(Job):
-    """Ranks started by horovodrun. `prefix` may put the launcher itself somewhere else."""
+    """Ranks started by horovodrun. `prefix` is put before horovodrun's command."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decisions about an elastic job's members under test, without a process, a socket or a clock."""
+"""Membership decisions of an elastic job under test, without processes, sockets or a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod.launcher.elastic.vocabulary import Limits
 
 
 class Driver:
-    """Feeds events, keeps what was decided."""
+    """Driver that feeds events to the decisions and records the actions."""
 
     def __init__(self, hosts: dict[str, int], now: float = 0.0, **limits: Any) -> None:
         asked = {"num_proc": 3, "min_num_proc": 2, "max_num_proc": 8} | limits

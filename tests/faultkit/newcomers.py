@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements that a test holds back: else nobody knows whether the survivors make a step before one of them comes."""
+"""Delay of replacements by a test, so that the survivors certainly make a step before a replacement joins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 def hold_back(folder: Path, *births: int) -> None:
-    """Before they are started."""
+    """Hold back workers with these ids; call before they are started."""
     for birth in births:
         _file(folder, birth).touch()
 
@@ -21,7 +21,7 @@ def let_come(folder: Path, birth: int) -> None:
 
 
 def wait_if_held_back(folder: Path) -> None:
-    """Called by a worker, before hvd.init()."""
+    """Wait while this worker is held back; a worker calls this before hvd.init()."""
     while _file(folder, int(os.environ["HOROVOD_BIRTH_ID"])).exists():
         time.sleep(_LOOK_AGAIN_S)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the TCP links of a process without a word: neither end is told, as when a cable is pulled. No privileges needed.
+"""Interruption of a process's TCP connections: neither end is notified, as when a cable is pulled.
 
-The kernel lends this process the sockets of a descendant. A filter on each of them drops whatever comes in, also the
-other end's acknowledgements and its goodbye.
+No privileges are needed: the kernel lets this process duplicate the sockets of a descendant. A filter on each socket
+drops all incoming packets, including the other end's acknowledgements and its FIN.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_PIDFD_GETFD = 438  # of every architecture
+_PIDFD_GETFD = 438  # the number on every architecture
 _SO_ATTACH_FILTER = 26
-_RETURN_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K: 0 bytes of each packet are let through
+_RETURN_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K: accept 0 bytes of each packet
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def can_cut() -> bool:
-    """Whether the kernel lends this process anything at all."""
+    """Return True if the kernel lets this process duplicate descriptors of a process."""
     with _handle(os.getpid()) as handle:
         descriptor = _libc.syscall(_PIDFD_GETFD, handle, handle, 0)
         if descriptor >= 0:
@@ -30,7 +30,7 @@ def can_cut() -> bool:
 
 
 def cut_links(pid: int, but_for: int) -> int:
-    """Drop all that comes to this process through TCP, but not from port `but_for`. How many links it had."""
+    """Drop all that this process receives through TCP, except from port `but_for`. Return the number of links."""
     code = ctypes.create_string_buffer(_RETURN_NOTHING, len(_RETURN_NOTHING))
     program = struct.pack("HP", 1, ctypes.addressof(code))
     count = 0
@@ -42,7 +42,7 @@ def cut_links(pid: int, but_for: int) -> int:
 
 
 def _tcp_links(pid: int) -> Iterator[socket.socket]:
-    """Those that are connected; each is closed here when the next one is asked for."""
+    """Yield the connected TCP sockets; each is closed here when the next one is requested."""
     with suppress(ProcessLookupError, FileNotFoundError), _handle(pid) as handle:
         for number in os.listdir(f"/proc/{pid}/fd"):
             descriptor = _libc.syscall(_PIDFD_GETFD, handle, int(number), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program of a job as if it had been started itself, under the rules for warnings."""
+"""Run a job's program as if it had been started directly, with the tests' warning rules."""
 
 import runpy
 import sys

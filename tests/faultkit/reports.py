@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ranks of a job tell a test what happened to them and when: datagrams, so that a dead rank blocks nobody.
+"""Reports of ranks to a test about events and their times: datagrams, so that a dead rank blocks no process.
 
 Times are of the monotonic clock, which all processes of a machine share.
 """
@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 def report(event: str, **details: Any) -> None:
-    """Called by a rank."""
+    """Send a report; called by a rank."""
     message = {
         "event": event,
         "rank": int(os.environ.get("HOROVOD_RANK", "-1")),
@@ -38,7 +38,7 @@ def report(event: str, **details: Any) -> None:
 
 
 class Reports:
-    """The test's end: keeps all that was reported."""
+    """Receiver of reports in the test, which keeps all of them."""
 
     def __init__(self) -> None:
         self._directory = tempfile.mkdtemp(prefix="hvd-faults-")
@@ -52,7 +52,7 @@ class Reports:
         shutil.rmtree(self._directory)
 
     def await_event(self, event: str, ranks: range | list[int], limit_s: float = 40) -> dict[int, Report]:
-        """The first report of this event from each of the ranks; AssertionError if one does not come in time."""
+        """Return each rank's first report of this event; raise AssertionError if one does not come in time."""
         limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         while True:
@@ -69,7 +69,10 @@ class Reports:
                 pass
 
     def await_that(self, found: Callable[[list[Report]], Found | None], limit_s: float = 40) -> Found:
-        """What `found` makes of all reports, once that is something; AssertionError if it takes too long."""
+        """Return the result of `found(all reports)` once it is not None.
+
+        Raise AssertionError if that takes too long.
+        """
         limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         while (result := found(self.all)) is None:
@@ -81,7 +84,7 @@ class Reports:
         return result
 
     def next(self, limit_s: float) -> Report | None:
-        """The next report; None if there is none for so long."""
+        """Return the next report; None if there is none within the limit."""
         self._socket.settimeout(max(limit_s, 1e-3))
         try:
             entry: Report = json.loads(self._socket.recv(1 << 16))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses system calls to this process with EPERM, as containers do; for good, and for its children too.
+"""Permanent refusal of system calls by this process and its children with EPERM, as in containers.
 
-Or calls a function where a thread is about to make one: so a test reaches any point of native code.
+`trap` instead calls a function where a thread is about to make a system call, so that a test reaches any point of
+native code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def refuse(names: list[str]) -> None:
 
 
 def trap(name: str, function: Callable[[], None]) -> None:
-    """Call a function, which must not return, in place of this thread's next call of that name."""
+    """Call a function, which must not return, instead of this thread's next system call of that name."""
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def handler(_: int) -> None:
@@ -42,12 +43,12 @@ def trap(name: str, function: Callable[[], None]) -> None:
     _filter([name], _TRAP)
 
 
-_kept: list[object] = []  # what native code points to
+_kept: list[object] = []  # keeps objects alive to which native code points
 
 
 def _filter(names: list[str], action: int) -> None:
     numbers = [_NUMBERS[platform.machine()][name] for name in names]
-    instructions = [_instruction(_LOAD_WORD, 0)]  # the number of the call is the first word of what a filter sees
+    instructions = [_instruction(_LOAD_WORD, 0)]  # the first word of a filter's input is the number of the system call
     for index, number in enumerate(numbers):
         instructions.append(_instruction(_JUMP_IF_EQUAL, number, if_true=len(numbers) - index))
     instructions += [_instruction(_RETURN, _ALLOW), _instruction(_RETURN, action)]

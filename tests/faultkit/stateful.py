@@ -14,7 +14,7 @@ from faultkit.stepping import SteppingJob
 
 
 class StatefulJob(SteppingJob):
-    """`words` follow the file that ends the training, on the command line of tests/faults/programs/<name>.py."""
+    """Job of tests/faults/programs/<name>.py; `words` follow the stop file on its command line."""
 
     def __init__(
         self, name: str, folder: Path, size: int, *words: str, env: Mapping[str, str] | None = None, least: int = 1

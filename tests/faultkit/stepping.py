@@ -14,19 +14,22 @@ Found = TypeVar("Found")
 
 
 class SteppingJob(LaunchedJob):
-    """Subclasses choose the program, which trains until the file `stop` is there."""
+    """Base of jobs that train until the file `stop` exists; subclasses choose the program."""
 
     stop: Path
 
     def await_in_reports(self, found: Callable[[list[Report]], Found | None], limit_s: float) -> Found:
-        """Return what `found` makes of all reports. AssertionError, with all output, if that takes too long."""
+        """Return the first result of `found(all reports)` that is not None.
+
+        Raise AssertionError, with all output, if that takes too long.
+        """
         try:
             return self.reports.await_that(found, limit_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
 
     def stepped(self, generation: int, size: int, limit_s: float = 100) -> dict[int, Report]:
-        """Wait until all workers of a generation have made a step. Return their reports by birth id."""
+        """Wait until all workers of a generation have made a step. Return their reports by worker id."""
 
         def all_of_them(reports: list[Report]) -> dict[int, Report] | None:
             steps = [one for one in reports if one["event"] == "stepped" and one["generation"] == generation]
@@ -36,7 +39,7 @@ class SteppingJob(LaunchedJob):
         return self.await_in_reports(all_of_them, limit_s)
 
     def stepped_from(self, least: int, size: int, limit_s: float = 100) -> dict[int, Report]:
-        """Wait for the first generation of this size, from this number on, as `stepped` does."""
+        """Wait as `stepped` does for the first generation of this size whose number is at least `least`."""
 
         def of_that_size(reports: list[Report]) -> int | None:
             steps = [one for one in reports if one["event"] == "stepped" and one["generation"] >= least]
@@ -45,7 +48,7 @@ class SteppingJob(LaunchedJob):
         return self.stepped(self.await_in_reports(of_that_size, limit_s), size, limit_s)
 
     def finish(self, size: int) -> list[Report]:
-        """Let all workers end well. Return their last reports, in which the results are equal."""
+        """Make all workers end normally. Return their last reports, whose results must be equal."""
         self.stop.touch()
         assert self.wait(limit_s=60) == [0], self.printed()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What strangers do to an open port: garbage, half messages, absurd lengths, pickles, crowds, and bytes that drip."""
+"""Hostile clients of an open port: garbage, half messages, absurd lengths, pickles, floods, and slow bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-_LIMIT_S = 10.0  # connections that find a queue full are tried again after 1 s, 3 s and 7 s
+_LIMIT_S = 10.0  # the kernel retries connections that find a queue full after 1 s, 3 s and 7 s
 
 
 class _Bomb:
-    """Whoever unpickles it creates a file."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,7 +44,7 @@ def garbage(bomb: Path) -> Iterator[bytes]:
 
 
 def speak(port: int, data: bytes) -> None:
-    """Say it, listen for a moment, and go without a farewell."""
+    """Send data, read for a moment, and disconnect."""
     with socket.create_connection(("127.0.0.1", port), timeout=_LIMIT_S) as sock, suppress(OSError):
         sock.sendall(data)
         sock.settimeout(0.02)
@@ -53,7 +53,7 @@ def speak(port: int, data: bytes) -> None:
 
 
 def echo(port: int) -> None:
-    """Send the other side's own greeting back to it, then half of it and away."""
+    """Send the server's own greeting back to it, then half of it, and disconnect."""
     with socket.create_connection(("127.0.0.1", port), timeout=_LIMIT_S) as sock, suppress(OSError):
         sock.settimeout(0.2)
         greeting = sock.recv(4096)
@@ -62,7 +62,7 @@ def echo(port: int) -> None:
 
 @contextmanager
 def crowd(ports: list[int], each: int) -> Iterator[list[socket.socket]]:
-    """Idle connections to all ports, held open meanwhile."""
+    """Hold idle connections to all ports open during the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with ExitStack() as stack:
@@ -78,13 +78,14 @@ def crowd(ports: list[int], each: int) -> Iterator[list[socket.socket]]:
 
 
 def rush(port: int, count: int) -> int:
-    """Connect, say a word and go, `count` times or for a minute; how often that worked."""
+    """Connect, send a word and disconnect, `count` times or for a minute; return how often that worked."""
     served = 0
     give_up = time.monotonic() + 60
     while served < count and time.monotonic() < give_up:
         with socket.socket() as sock, suppress(OSError):
             sock.settimeout(_LIMIT_S)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # else the port stays taken
+            # Otherwise the port stays in use.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.connect(("127.0.0.1", port))
             sock.sendall(b"knock")
             served += 1
@@ -92,7 +93,7 @@ def rush(port: int, count: int) -> int:
 
 
 class Dripping:
-    """A connection that sends one byte ten times a second, so that it is never quite silent."""
+    """Connection that sends a byte about five times a second, so that it is never idle for long."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=_LIMIT_S)
@@ -114,6 +115,6 @@ class Dripping:
         self.dropped_after = time.monotonic() - self._began
 
     def join(self) -> float | None:
-        """Seconds until it was dropped, None if it never was."""
+        """Return the seconds until the server dropped the connection, None if it never did."""
         self._thread.join()
         return self.dropped_after

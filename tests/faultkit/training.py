@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic training job (programs/counted.py) whose reports are checked as they come: the invariants of fault 34.
+"""Elastic training job (programs/counted.py) whose reports are checked as they arrive: the invariants of fault 34.
 
-One generation at a time, equal weights on all its ranks, no sample lost or repeated without need, nothing leaked by
-those who survive.
+Only one generation runs at a time, its ranks have equal weights, no sample is lost or needlessly repeated, and the
+survivors leak nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from faultkit.jobs import LaunchedJob, program
 from faultkit.reports import Report
 
 MEBIBYTE = 1 << 20
-GLOBAL_BATCH, COMMIT_EVERY = 60, 3  # as programs/counted.py has them
+GLOBAL_BATCH, COMMIT_EVERY = 60, 3  # equal to those of programs/counted.py
 _LOOK_AGAIN_S = 0.2
 _CONNECTIONS_UNDER_WAY = 8
-_INTRODUCTIONS = 8  # of ranks that have just handed their memory to each other: up to two for each neighbour
+# Connections between ranks that have just exchanged descriptors of shared memory: up to two for each local peer.
+_INTRODUCTIONS = 8
 _MOST_GROWTH = 24 * MEBIBYTE
 
 
 class Training(LaunchedJob):
-    """`epochs`: 0 trains until `finish`. A broken invariant is an AssertionError of whichever call hears of it."""
+    """Job that trains `epochs`; 0 trains until `finish`. The call that reads a bad report raises AssertionError."""
 
     def __init__(
         self,
@@ -42,21 +43,22 @@ class Training(LaunchedJob):
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
-        self.pids: dict[int, int] = {}  # by birth id
+        self.pids: dict[int, int] = {}  # process ids by worker id
         self.generation = -1
-        self.stepped: dict[int, dict[int, Report]] = {}  # by generation, then by birth id
+        self.stepped: dict[int, dict[int, Report]] = {}  # by generation, then by worker id
         self.epochs: list[Report] = []
         self.done: list[Report] = []
-        self._held: dict[tuple[int, ...], list[Report]] = {}  # by birth id, sizes of the world and of the host, rank
-        self.meanwhile: Callable[[], None] = lambda: None  # what else is to be done while this waits
+        # Reports by worker id, sizes of the world and of the host, and rank.
+        self._held: dict[tuple[int, ...], list[Report]] = {}
+        self.meanwhile: Callable[[], None] = lambda: None  # called repeatedly while this object waits
         self._launcher_held: list[dict[str, int]] = []
         command = program("counted", framework, str(folder), str(epochs))
         super().__init__(command, size, flags, {"OMP_NUM_THREADS": "1", **(env or {})})
 
-    # What is heard
+    # Reports
 
     def listen_until(self, moment: float, enough: Callable[[], object] = lambda: False) -> bool:
-        """Take reports until then, or until there is `enough`; whether there is."""
+        """Process reports until this time, or until `enough` returns true; return True in the second case."""
         while not (found := bool(enough())) and (left := moment - time.monotonic()) > 0:
             entry = self.reports.next(min(left, _LOOK_AGAIN_S))
             self.meanwhile()
@@ -99,9 +101,9 @@ class Training(LaunchedJob):
             self._check_launcher()
 
     def _check_holdings(self, entry: Report) -> None:
-        """Against the second world in which this worker had the same place: the first has made what is kept.
+        """Compare with the second world in which this worker had an equal rank: the first world created what is kept.
 
-        The rank too makes a difference: the leader has a link to every host, and others need none to each other.
+        The rank matters, because the leader has a link to every host, but the others need none to each other.
         """
         place = (entry["birth"], entry["size"], entry["local_size"], entry["rank"])
         held = self._held.setdefault(place, [])
@@ -112,7 +114,7 @@ class Training(LaunchedJob):
             self._check_growth(who, held[1]["holdings"], entry["holdings"], _INTRODUCTIONS)
 
     def _check_launcher(self) -> None:
-        """It lives through all of it; at any moment it may hold a few connections that are about to end."""
+        """Check the launcher, which runs all the time; it may hold a few connections that are about to end."""
         held = self._launcher_held
         held.append(holdings(self.processes[0].pid))
         if len(held) > 2:
@@ -120,16 +122,19 @@ class Training(LaunchedJob):
 
     @staticmethod
     def _check_growth(who: str, before: dict[str, int], after: dict[str, int], slack: int) -> None:
-        """`slack`: descriptors that one moment may have and another not. A leak would soon be larger."""
+        """Check that resources have not grown.
+
+        `slack`: descriptors that may be open temporarily; a leak would exceed it.
+        """
         assert after["resident"] < before["resident"] + _MOST_GROWTH, f"{who}: {before} -> {after}"
         assert after["descriptors"] <= before["descriptors"] + slack, f"{who}: {before} -> {after}"
         for what in ("threads", "mappings"):
             assert after[what] <= before[what], f"{who} has leaked {what}: {before} -> {after}"
 
-    # Who is there
+    # Workers
 
     def alive(self) -> dict[int, psutil.Process]:
-        """Workers that have told of themselves and live, by birth id."""
+        """Return the processes of live workers that have reported, by worker id."""
         found = {}
         for birth, pid in self.pids.items():
             with suppress(psutil.NoSuchProcess):
@@ -139,11 +144,11 @@ class Training(LaunchedJob):
         return found
 
     def newest(self) -> dict[int, Report]:
-        """The workers of the present generation that have made a step."""
+        """Return the workers of the current generation that have made a step."""
         return self.stepped.get(self.generation, {})
 
     def is_whole(self) -> bool:
-        """Whether every worker of the present generation has made a step."""
+        """Return True if every worker of the current generation has made a step."""
         workers = self.newest()
         return bool(workers) and len(workers) == next(iter(workers.values()))["size"]
 
@@ -151,16 +156,17 @@ class Training(LaunchedJob):
         sizes = {number: len(workers) for number, workers in list(self.stepped.items())[-3:]}
         return f"alive {sorted(self.alive())}, steps by generation {sizes}, {len(self.epochs)} epochs"
 
-    # The end
+    # End of the job
 
     def finish(self, limit_s: float = 60) -> Report:
-        """Let them end well; the report of one of them, which all others must equal."""
+        """Make the workers end; return the report of one of them, which all others must equal."""
         (self._folder / "stop").touch()
         return self.run_out(limit_s)
 
     def run_out(self, limit_s: float) -> Report:
-        """The same for a job that ends by itself."""
-        self.listen_until(time.monotonic() + limit_s, lambda: self.processes[0].poll() is not None)  # who reports waits
+        """Wait until the job ends by itself; return the report of one worker, which all others must equal."""
+        # Reports must be read, because workers block if the socket is full.
+        self.listen_until(time.monotonic() + limit_s, lambda: self.processes[0].poll() is not None)
         assert self.wait(1) == [0], self.printed()
         self.listen_until(time.monotonic() + 5, lambda: len(self.done) >= 1)
         assert len({(one["epoch"], one["loss"], one["curve"], one["digest"]) for one in self.done}) == 1, self.done
@@ -168,12 +174,12 @@ class Training(LaunchedJob):
         return self.done[0]
 
     def _check_tries(self, epochs: int) -> None:
-        """What workers have really computed, committed or not: all samples, and few of them again."""
+        """Check the samples that workers really computed, committed or not: all of them, and few of them repeatedly."""
         tried: Counter[tuple[str, str]] = Counter()
         for path in self._folder.glob("tries-*"):
             for line in path.read_text().splitlines():
                 epoch, *indexes = line.split()
-                if int(epoch) < epochs:  # of the next one, steps may have been tried and given up before the end
+                if int(epoch) < epochs:  # steps of the next epoch may have been computed and discarded before the end
                     tried.update((epoch, index) for index in indexes)
         padding = sum(entry["extra"] for entry in {entry["epoch"]: entry for entry in self.epochs}.values())
         by_epoch = Counter(epoch for epoch, _ in tried)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has imported NumPy's API and forks workers from there, so that a worker costs milliseconds.
+"""Process that has imported horovod.numpy and forks workers, so that a worker starts within milliseconds.
 
 Orders are lines of JSON on its standard input: {"worker", "arguments", "env"} starts the program as a worker, and
-{"worker", "signal"} signals it. Answers are lines on its standard output: {"worker", "code"} when one has ended.
+{"worker", "signal"} signals it. Answers are lines on its standard output: {"worker", "code"} when a worker has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Order = dict[str, Any]
 
 
 def next_worker() -> Order | None:
-    """Carry out orders until there are no more. In a forked child, return the order that it is to carry out."""
+    """Execute orders until there are no more. In a forked child, return its own order."""
     pids: dict[str, int] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
@@ -60,7 +60,7 @@ def main() -> None:
         return
     die_with_parent()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # answers go through this descriptor
+    os.dup2(2, 1)  # the zygote's answers use this descriptor
     os.environ.update(order["env"])
     sys.argv = [program, *order["arguments"]]
     runpy.run_path(program, run_name="__main__")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs test bodies on all ranks of live worlds. See `worlds` for the worlds and the decorators."""
+"""Execution of test bodies on all ranks of live worlds. See `worlds` for the worlds and the decorators."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays for tests: every rank knows every rank's input, and NumPy says what a reduction of them must give."""
+"""Arrays for tests: every rank knows every rank's input, and NumPy computes the expected result of a reduction."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ FLOATS = (*HALVES, "float32", "float64")
 DTYPES = (*INTEGERS, *FLOATS, "bool")
 OPS = {"Average": hvd.Average, "Sum": hvd.Sum, "Min": hvd.Min, "Max": hvd.Max, "Product": hvd.Product}
 
-# None, one, not a multiple of any vector or number of ranks, several chunks of harness.worlds.SMALL_CHUNKS.
+# No element, one, sizes that no vector length or number of ranks divides, several chunks of
+# harness.worlds.SMALL_CHUNKS.
 SHAPES: tuple[tuple[int, ...], ...] = ((0,), (), (17,), (3, 0, 2), (5, 3, 7), (1237,))
 
 
 def odd_one_out() -> bool:
-    """Return True on the rank that does something else than the others: the last one."""
+    """Return True on the rank that differs from the others in a test: the last rank."""
     return hvd.rank() == hvd.size() - 1
 
 
@@ -37,7 +38,10 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def inputs(shape: Sequence[int], dtype: str, seed: object = 0, size: int | None = None) -> list[Array]:
-    """The input of each rank. Integers fill their range (64 bits: what a double holds exactly, summed over ranks)."""
+    """Return the input of each rank.
+
+    Integers fill their range (64 bits: up to 2**50, so that sums are exact in a double).
+    """
     return [_values(tuple(shape), dtype, f"{seed} {rank}") for rank in range(hvd.size() if size is None else size)]
 
 
@@ -50,19 +54,19 @@ def _values(shape: tuple[int, ...], dtype: str, seed: str) -> Array:
         limits = np.iinfo(kind)
         low, high = max(limits.min, -(1 << 50)), min(limits.max, 1 << 50)
         return np.asarray(random.integers(low, high, shape, endpoint=True, dtype=kind))
-    # Bounded, so that products of four stay finite even in eight bits.
+    # Bounded, so that products of four values stay finite even in eight bits.
     return np.asarray(random.uniform(-4, 4, shape)).astype(kind)
 
 
 def mine(arrays: Sequence[Array]) -> Array:
-    """This rank's array, a copy."""
+    """Return a copy of this rank's array."""
     return arrays[hvd.rank()].copy()
 
 
 def reduced(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
-    """The reduction in rank order: postscale · R(prescale · x)."""
+    """Return the reduction in rank order: postscale · R(prescale · x)."""
     dtype = arrays[0].dtype
-    # The sum of an average of integers under 64 bits does not overflow.
+    # Averages of integers below 64 bits are summed in 64 bits, so that the sum does not overflow.
     widened = op == "Average" and dtype.kind in "iu" and dtype.itemsize < 8
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = [scale(array, prescale) for array in arrays]
@@ -77,7 +81,7 @@ def reduced(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: fl
         return rounded(total, postscale, dtype)
 
 
-# Two ranks' elements and the exact average of them, truncated toward zero. Most of the sums overflow.
+# Elements of two ranks and their exact average, truncated toward zero. Most of the sums overflow.
 AVERAGES_OF_TWO = {
     "uint8": ((200, 200, 200), (255, 254, 254), (1, 0, 0)),
     "int8": ((100, 100, 100), (-100, -101, -100), (-128, -128, -128), (-1, 0, 0)),
@@ -89,7 +93,7 @@ AVERAGES_OF_TWO = {
 
 
 def averages_of_two(dtype: str, rank: int, rows: int = 50) -> tuple[Array, Array]:
-    """This rank's elements of AVERAGES_OF_TWO, repeated in `rows` rows, and the averages."""
+    """Return this rank's elements of AVERAGES_OF_TWO, repeated in `rows` rows, and the averages."""
     cases = np.array(AVERAGES_OF_TWO[dtype], np.int64)
     return np.tile(cases[:, rank], (rows, 1)).astype(dtype), np.tile(cases[:, 2], (rows, 1)).astype(dtype)
 
@@ -103,13 +107,13 @@ def _combine(op: str, left: Array, right: Array) -> Array:
 
 
 def _divide(total: Array, count: int) -> Array:
-    """Integer division that truncates toward zero."""
+    """Divide integers with truncation toward zero."""
     quotient = np.abs(total.astype(object)) // count
     return np.asarray(np.where(total < 0, -quotient, quotient)).astype(total.dtype)
 
 
 def accumulator(array: Array) -> Array:
-    """The type in which a reduction adds: float32 for the half types, else the array's own."""
+    """Return the array in the dtype in which a reduction adds: float32 for half types, else the array's own."""
     narrow = array.dtype.itemsize < 4 and array.dtype.name in HALVES
     return array.astype(np.float32) if narrow else array
 
@@ -119,7 +123,7 @@ def scale(array: Array, factor: float) -> Array:
 
 
 def rounded(total: Array, factor: float, dtype: np.dtype[Any]) -> Array:
-    """Apply a factor and come back to the dtype: floats in their own precision, integers through double."""
+    """Apply a factor and convert to the dtype: floats are multiplied in their own precision, integers as doubles."""
     if factor == 1:
         return np.asarray(total).astype(dtype)
     if dtype.kind in "iu":
@@ -130,7 +134,7 @@ def rounded(total: Array, factor: float, dtype: np.dtype[Any]) -> Array:
 
 
 def check_equal(result: Array, expected: Array) -> str:
-    """Same dtype, shape and values; returns a digest of the bits, for the comparison between ranks."""
+    """Compare dtype, shape and values; return a digest of the bits, for the comparison between ranks."""
     assert result.dtype == expected.dtype, f"{result.dtype} instead of {expected.dtype}"
     assert result.shape == expected.shape, f"shape {result.shape} instead of {expected.shape}"
     np.testing.assert_array_equal(comparable(result), comparable(expected))
@@ -138,7 +142,7 @@ def check_equal(result: Array, expected: Array) -> str:
 
 
 def reduced_by_hosts(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
-    """The reduction inside each host first, where hosts hold equally many consecutive ranks."""
+    """Return the reduction of each host's reduction, where hosts have equally many consecutive ranks."""
     if op == "Average":
         op, postscale = "Sum", postscale / len(arrays)
     starts = range(0, len(arrays), hvd.local_size())
@@ -147,14 +151,14 @@ def reduced_by_hosts(arrays: Sequence[Array], op: str, prescale: float = 1, post
 
 
 def reduced_by_layout(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
-    """The sum over all ranks in the order of a reducescatter: by hosts where several hold several ranks each."""
+    """Return the sum in the order of a reducescatter: by hosts if several hosts have several ranks each."""
     hosts = hvd.cross_size() > 1 and hvd.local_size() > 1 and hvd.is_homogeneous()
     by_hosts = hosts and arrays[0].dtype.name in FLOATS
     return (reduced_by_hosts if by_hosts else reduced)(arrays, op, prescale, postscale)
 
 
 def check_reduced(result: Array, arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> str:
-    """The result of a reduction over all ranks, exactly: in rank order, or by hosts where there are several."""
+    """Check a reduction's exact result, summed in rank order or, with several hosts, by hosts."""
     expected = reduced(arrays, op, prescale, postscale)
     hosts = hvd.cross_size() > 1 and hvd.local_size() > 1 and hvd.is_homogeneous()
     if hosts and expected.dtype.name in FLOATS and digest(result) != digest(expected):
@@ -163,7 +167,7 @@ def check_reduced(result: Array, arrays: Sequence[Array], op: str, prescale: flo
 
 
 def comparable(array: Array) -> Array:
-    """Types that NumPy itself does not know, as float32."""
+    """Return an array of a type that NumPy lacks as float32; return other arrays unchanged."""
     return array.astype(np.float32) if array.dtype.name in HALVES else array
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States that tests write to disk, without any other rank, and the numbers of their files."""
+"""Elastic states that tests write to disk without other ranks, and the numbers of their files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.common.elastic import ObjectState
 
 
 def make_state(**values: Any) -> ObjectState:
-    """Return the state of a training that has made no step, with these values too."""
+    """Return the state of a training before its first step, with additional values."""
     return ObjectState(lambda value: value, lambda: 0, **{"weights": np.zeros(4), "step": 0, **values})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks for tests, and optimizers whose every gradient is known: a sum of ones over ranks."""
+"""Communication hooks for tests, and optimizers whose gradients are known: sums of ones over ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parameters = list[torch.nn.Parameter]
 
 
 def two_stage_hook(bucket: Bucket) -> Any:
-    """Each rank averages its chunk: the pattern of methods that compress twice."""
+    """Average each rank's chunk on that rank, then gather the chunks, as methods that compress twice do."""
     chunks = bucket.tensor.tensor_split(bucket.size)
     received, _ = yield bucket.alltoall_async(bucket.tensor, [it.numel() for it in chunks], stage="chunks")
     mine = bucket.average(received.view(bucket.size, -1).sum(0))
@@ -38,7 +38,7 @@ def simple(
     bucket_bytes: int = 1,
     **options: Any,
 ) -> Any:
-    """An optimizer with a learning rate of 1 that sums gradients, a bucket for each parameter."""
+    """Return an optimizer with a learning rate of 1 that sums gradients, with one bucket for each parameter."""
     named = [(f"w{number}", parameter) for number, parameter in enumerate(parameters)]
     optimizer: Any = hvd.DistributedOptimizer(torch.optim.SGD(parameters, 1.0), named, op=hvd.Sum, **options)
     if optimizer._reducer is not None:
@@ -54,7 +54,7 @@ def backward(*parameters: torch.Tensor, factor: float = 1.0) -> None:
 
 
 def values(parameters: Parameters) -> list[float]:
-    """Return the first element of each."""
+    """Return the first element of each parameter."""
     return [parameter.flatten()[0].item() for parameter in parameters]
 
 

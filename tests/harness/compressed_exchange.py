@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed exchanges of all ranks computed by one process in NumPy: what communication hooks are compared with."""
+"""Simulation of all ranks' compressed exchanges in one process with NumPy, to check communication hooks against."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from harness import compression_reference as reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
-UNIT = 4096  # shares and chunks begin at multiples of it
+UNIT = 4096  # shares and chunks begin at multiples of this number of values
 
 
 class Codec:
-    """One wire format, without a state."""
+    """Wire format without state."""
 
     def __init__(self, encode: Callable[[Array], bytes], decode: Callable[[bytes, int], Array]) -> None:
         self.encode = encode
         self.decode = decode
 
     def sent(self, p: Array) -> Array:
-        """Return what other ranks read from the message for `p`."""
+        """Return the values that other ranks decode from the message for `p`."""
         return self.decode(self.encode(p), len(p)) if len(p) else p
 
 
@@ -40,7 +40,7 @@ def topk(ratio: float) -> Codec:
 
 
 class Simulation:
-    """All ranks of some hosts, with their residuals by host and range."""
+    """Simulation of all ranks of some hosts, with residuals by host and range."""
 
     def __init__(self, hosts: Sequence[str], codec: Codec, two_stages: bool, feedback: bool = True) -> None:
         self._hosts = [[rank for rank, it in enumerate(hosts) if it == host] for host in dict.fromkeys(hosts)]
@@ -49,7 +49,7 @@ class Simulation:
         self._left: dict[Any, Array] = {}
 
     def step(self, gradients: Sequence[Array]) -> Array:
-        """Return what every rank gets: the mean of the gradients, as far as the messages carry it."""
+        """Return the result on every rank: the mean of the gradients, with the messages' quantization errors."""
         result = np.zeros_like(gradients[0])
         left = dict(self._left)
         for share, (start, end) in enumerate(_parts(len(result), self._shares)):
@@ -74,7 +74,7 @@ class Simulation:
         p = values + left[key] if key in left else values
         if not self._two_stages or "server" in key:
             sent = self._codec.sent(p)
-        else:  # each chunk is a message of its own
+        else:  # each chunk is a separate message
             parts = [self._codec.sent(p[first:last]) for first, last in _parts(len(p), len(self._hosts))]
             sent = np.concatenate(parts)
         left[key] = p - sent

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compression formats in NumPy, written from their description: what codecs are compared with."""
+"""Compression formats in NumPy, written from their specification, to check codecs against."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def topk_sample(count: int) -> list[int]:
 def topk_decode(wire: bytes, count: int) -> Array:
     pairs = len(wire) // 8
     result = np.zeros(count, _F)
-    # Padding repeats index 0 with the value 0.
+    # Padding repeats index 0 with the value 0, which changes nothing.
     np.add.at(result, np.frombuffer(wire[: 4 * pairs], np.int32), np.frombuffer(wire[4 * pairs :], _F))
     return result

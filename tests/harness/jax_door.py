@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the JAX door's tests: 64-bit types on, both ways to run a function, and trees for comparison."""
+"""Helpers for tests of the JAX API: 64-bit types, two ways to run a function, and comparison of dictionaries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import horovod.jax as hvd  # before JAX's backend starts
+import horovod.jax as hvd  # imported before JAX's backend starts
 
 import jax  # isort: skip
 import jax.numpy as jnp  # isort: skip
@@ -24,7 +24,7 @@ def run(mode: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def check_all(results: Mapping[str, Any], expected: Mapping[str, Array]) -> str:
-    """Every result against NumPy's; digests of the bits, for the comparison between ranks."""
+    """Compare every result with NumPy's; return digests of the bits, for the comparison between ranks."""
     assert results.keys() == expected.keys()
     digests = []
     for name, value in results.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the Keras doors' tests: the Keras of this world, its door, and small models that are the same everywhere."""
+"""Helpers for tests of the Keras APIs: the Keras of this world, its Horovod API, and small deterministic models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from horovod.common.exceptions import HorovodMismatchError
 
 LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-    sys.modules["tensorflow"] = None  # nothing may need it, and Keras would import it to save a model
+    sys.modules["tensorflow"] = None  # no test may use TensorFlow here, but Keras would import it to save a model
 
-with warnings.catch_warnings():  # the frameworks' own
+with warnings.catch_warnings():  # warnings of the frameworks themselves
     warnings.simplefilter("ignore")
     if LEGACY:
         from tensorflow import keras
@@ -30,11 +30,11 @@ with warnings.catch_warnings():  # the frameworks' own
 
 IS_KERAS3 = is_keras3(keras)
 BACKEND: str = backend_name(keras)
-# Keras 3 on TensorFlow compiles with XLA unless told otherwise. That takes long, so only tests that ask for it do.
+# Keras 3 on TensorFlow compiles with XLA by default. That takes long, so only tests that request it do so.
 _COMPILES_SLOWLY = IS_KERAS3 and BACKEND == "tensorflow"
 COMPILED: dict[str, Any] = {"jit_compile": True} if _COMPILES_SLOWLY else {}
 ROWS, BATCH = 32, 8
-# What an operation raises whose tensors differ between ranks: in TensorFlow, an error of TensorFlow's.
+# Exception for tensors that differ between ranks; TensorFlow raises one of its own errors.
 MISMATCH: type[Exception] = HorovodMismatchError
 if BACKEND == "tensorflow":
     import tensorflow
@@ -48,21 +48,21 @@ def data(rows: int = ROWS) -> tuple[Any, Any]:
 
 
 def share(array: Any, batch: int = BATCH) -> Any:
-    """This rank's part of each batch."""
+    """Return this rank's part of each batch."""
     mine = batch // hvd.size()
     batches = array.reshape(-1, batch, *array.shape[1:])
     return batches[:, hvd.rank() * mine : (hvd.rank() + 1) * mine].reshape(-1, *array.shape[1:])
 
 
 def variable(value: Any, name: str = "kernel") -> Any:
-    """A variable of float32 in the way of this Keras."""
+    """Return a float32 variable of this Keras."""
     if IS_KERAS3:
         return keras.Variable(np.asarray(value, "float32"), name=name)
     return tensorflow.Variable(np.asarray(value, "float32"), name=name)
 
 
 def gradient(value: Any) -> Any:
-    """A value as a tensor of float32 of this Keras' backend."""
+    """Return a value as a float32 tensor of this Keras' backend."""
     if BACKEND == "tensorflow":
         return tensorflow.constant(value, tensorflow.float32)
     return keras.ops.convert_to_tensor(np.asarray(value, "float32"))
@@ -85,14 +85,14 @@ def fit(network: Any, optimizer: Any, x: Any, y: Any, batch: int, epochs: int = 
 
 
 def trained_alone(optimizer: Any, **options: Any) -> list[Any]:
-    """The weights after one process has seen all of the data."""
+    """Return the weights after one process has trained on all data."""
     network = model()
     fit(network, optimizer, *data(), BATCH, **options)
     return weights(network)
 
 
 def trained_together(optimizer: Any, passes: int = 1, **options: Any) -> list[Any]:
-    """The weights after each rank has seen its part of every batch."""
+    """Return the weights after each rank has trained on its part of every batch."""
     network = model()
     x, y = data()
     fit(network, optimizer, share(x), share(y), BATCH // hvd.size() // passes, **options)
@@ -110,6 +110,6 @@ def check_same(actual: list[Any], expected: list[Any], rtol: float = 1e-5, atol:
 
 
 def same_everywhere(values: list[Any]) -> None:
-    """The values are those of rank 0, to the bit."""
+    """Check that the values equal those of rank 0 bit by bit."""
     digests = hvd.allgather_object([np.asarray(one).tobytes() for one in values], "digests")
     assert all(digest == digests[0] for digest in digests)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One world for each Keras there is here: the backend is chosen when a process first imports Keras."""
+"""One world for each installed Keras backend, because a process selects the backend at its first import of Keras."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import os
 
 from harness.worlds import DYNAMIC, WORLDS, World
 
-_BACKENDS = os.environ.get("HOROVOD_TEST_KERAS_BACKENDS", "jax,torch,tensorflow").split(",")  # CI lacks time for all
-# One thread for each rank: more would only be in each other's way.
+# CI lacks time to run all backends everywhere.
+_BACKENDS = os.environ.get("HOROVOD_TEST_KERAS_BACKENDS", "jax,torch,tensorflow").split(",")
+# Use one thread for each rank, because more threads would compete for the cores.
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -27,7 +28,7 @@ def _world(name: str, ranks: int, **environment: str) -> World:
 
 def _is_there(package: str) -> bool:
     spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None  # a folder of that name is no package
+    return spec is not None and spec.origin is not None  # a folder of that name is not a package
 
 
 def _worlds() -> list[World]:
@@ -45,7 +46,7 @@ def _worlds() -> list[World]:
     return worlds
 
 
-# TensorFlow's own Keras, in the world of the TensorFlow door's tests: its ranks have imported it already.
+# TensorFlow's Keras uses the world of the tests of the TensorFlow API, whose ranks have already imported it.
 _TENSORFLOW = WORLDS["shm2"]
 _IS_KERAS_2 = _is_there("keras") and importlib.metadata.version("keras").startswith("2.")
 ALL = _worlds()

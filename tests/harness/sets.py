@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets for the length of a with block."""
+"""Process sets that exist during a with block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import horovod.numpy as hvd
 
 @contextlib.contextmanager
 def process_sets(*all_ranks: Sequence[int]) -> Iterator[list[hvd.ProcessSet]]:
-    """Added on entry and removed on exit, by every rank in the same order."""
+    """Add process sets on entry and remove them on exit, in equal order on every rank."""
     sets = [hvd.add_process_set(list(ranks)) for ranks in all_ranks]
     yield sets
     for process_set in sets:

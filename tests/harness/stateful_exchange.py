@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD and DGC of all ranks computed by one process in NumPy: what compression with a state is compared with."""
+"""Simulation of PowerSGD and DGC on all ranks in one process with NumPy, to check compression with state against."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ranks_by_host(hosts: Sequence[Any]) -> list[list[int]]:
 
 
 class PowerSimulation:
-    """One matrix on all hosts, each with the residual of its sum."""
+    """PowerSGD of one matrix on all hosts; each host has the residual of its sum."""
 
     def __init__(self, hosts: Sequence[Any], shape: tuple[int, int], method: PowerSGD) -> None:
         self._hosts, self._method = ranks_by_host(hosts), method
@@ -31,7 +31,7 @@ class PowerSimulation:
         self._steps = 0
 
     def step(self, gradients: Sequence[Array]) -> Array:
-        """Return the mean of the gradients as far as the factors carry it."""
+        """Return the low-rank mean of the gradients."""
         if self._steps < self._method.start_after:
             self._steps += 1
             return np.mean(gradients, 0)
@@ -48,7 +48,7 @@ class PowerSimulation:
 
 
 class DgcSimulation:
-    """One flat gradient on all hosts, with velocities by host and share."""
+    """DGC of one flat gradient on all hosts, with velocities by host and share."""
 
     def __init__(self, hosts: Sequence[Any], method: Dgc) -> None:
         self._hosts, self._method = ranks_by_host(hosts), method
@@ -58,7 +58,7 @@ class DgcSimulation:
         self._steps = 0
 
     def step(self, gradients: Sequence[Array]) -> Array:
-        """Return the mean of what hosts send."""
+        """Return the mean of the values that hosts send."""
         if self._method.clip is not None:
             limit = self._method.clip / len(gradients) ** 0.5
             gradients = [it * np.float32(min(1.0, limit / np.linalg.norm(it))) for it in gradients]

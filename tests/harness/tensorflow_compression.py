@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed exchanges of one matrix on TensorFlow, and the values that one process computes for them in NumPy."""
+"""Compressed exchanges of one matrix on TensorFlow, and the expected values, computed in one process with NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.compressed_exchange import Simulation, int8
 
-SHAPE, STEPS = (160, 130), 4  # five units of 4096 values and a rest
+SHAPE, STEPS = (160, 130), 4  # five units of 4096 values and a remainder
 METHODS = ("int8", "powersgd")
 
 
@@ -20,14 +20,14 @@ def gradient(rank: int, step: int) -> Any:
 
 
 def method_of(hvd: Any, kind: str, **options: Any) -> Any:
-    """Return a method; without other options it compresses from the first step on, between all ranks."""
+    """Return a method; by default it compresses from the first step on, between all ranks."""
     if kind == "powersgd":
         options = {"rank": 3, "start_after": 0, **options}
     return getattr(hvd.Compression, kind)(**{"scope": "all", **options})
 
 
 class Factors:
-    """PowerSGD of one matrix on all ranks, with the residual of each."""
+    """PowerSGD of one matrix on all ranks; each rank has a residual."""
 
     def __init__(self, rank: int, size: int, feedback: bool = True) -> None:
         random = np.random.default_rng(0)
@@ -36,7 +36,7 @@ class Factors:
         self._feedback = feedback
 
     def step(self, gradients: Sequence[Any]) -> Any:
-        """Return what every rank gets."""
+        """Return the result on every rank."""
         sent = [one + left for one, left in zip(gradients, self._left, strict=True)] if self._feedback else gradients
         basis = np.linalg.qr(np.mean([one @ self._q for one in sent], 0))[0]
         self._q = np.mean([one.T @ basis for one in sent], 0)
@@ -46,7 +46,7 @@ class Factors:
 
 
 def simulation(hvd: Any, kind: str, hosts: Any = None, feedback: bool = True) -> Any:
-    """Return what computes steps of all ranks."""
+    """Return an object whose `step` computes a step of all ranks."""
     if kind == "powersgd":
         return Factors(3, hvd.size(), feedback)
     exchange = Simulation(hosts or list(range(hvd.size())), int8(256), True, feedback)
@@ -54,13 +54,13 @@ def simulation(hvd: Any, kind: str, hosts: Any = None, feedback: bool = True) ->
 
 
 def expected(hvd: Any, kind: str, steps: Iterable[int], hosts: Any = None, feedback: bool = True) -> list[Any]:
-    """Return the reduced gradients of steps that follow each other."""
+    """Return the reduced gradients of consecutive steps."""
     simulated = simulation(hvd, kind, hosts, feedback)
     return [simulated.step([gradient(rank, step) for rank in range(hvd.size())]) for step in steps]
 
 
 class Taped:
-    """Reduces chosen gradients of one matrix, and of a small vector that stays dense, by tapes."""
+    """Reduction by tapes of given gradients of one matrix, and of a small vector that is not compressed."""
 
     def __init__(self, tf: Any, hvd: Any, method: Any, mode: str = "eager", **options: Any) -> None:
         self.variables = [tf.Variable(tf.zeros(SHAPE), name="big"), tf.Variable(tf.zeros([3]), name="small")]

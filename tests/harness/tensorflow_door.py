@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the TensorFlow door's tests: the ways to run a function of dictionaries, all to NumPy arrays."""
+"""Helpers for tests of the TensorFlow API: run functions of dictionaries in all modes, with NumPy results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # old versions use what NumPy and Python have deprecated
+    warnings.simplefilter("ignore")  # old versions use deprecated functions of NumPy and Python
     import tensorflow as tf
 
     import horovod.tensorflow.mpi_ops as hvd
@@ -28,7 +28,7 @@ def session(graph: Any, **config: Any) -> Any:
 
 
 def run(mode: str, function: Callable[..., Any], values: Any = ()) -> Any:
-    """A function of tensors, shaped like `values`, as eager code, in tf.function or in a v1 graph with a Session."""
+    """Run a function of tensors, shaped like `values`, in eager mode, in tf.function or in a v1 graph."""
     if mode == "graph":
         graph = tf.Graph()
         with graph.as_default(), warnings.catch_warnings():
@@ -45,7 +45,7 @@ def run(mode: str, function: Callable[..., Any], values: Any = ()) -> Any:
 
 
 def check_all(results: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
-    """Every result against NumPy's; digests of the bits, for the comparison between ranks."""
+    """Compare every result with NumPy's; return digests of the bits, for the comparison between ranks."""
     assert results.keys() == expected.keys()
     digests = []
     for name, value in results.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the TensorFlow door's tests: TensorFlow without its own warnings, a small model, data, and training alone."""
+"""Helpers for tests of the TensorFlow API: import without warnings, a small model, data, and training."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 STEPS, BATCH = 4, 8
-START_S = 200  # the first body of a world imports TensorFlow, on all ranks at once
+START_S = 200  # the first body of a world imports TensorFlow on all ranks at once
 
-# For the tests of a file; each also takes a pytest.mark.timeout of this module's LIMIT.
+# Decorator for the tests of a file; each test also needs a pytest.mark.timeout of LIMIT.
 on_tensorflow_ranks = partial(on_all_ranks, limit_s=START_S)
 LIMIT = START_S + 60
 
 
 def in_all_modes(limit_s: float = 30) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a test of a body that takes a `mode`: for two ranks in each, and for four in one."""
+    """Make a test from a body that takes a `mode`: with two ranks in each mode, and with four in one mode."""
     cases = [("shm2", "eager"), ("shm2", "function"), ("shm2", "graph"), ("shm4", "function")]
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def in_all_modes(limit_s: float = 30) -> Callable[[Callable[..., Any]], Callable
 
 
 def door() -> tuple[Any, Any]:
-    """(tensorflow, horovod.tensorflow), on a rank."""
+    """Return (tensorflow, horovod.tensorflow), on a rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import tensorflow as tf
@@ -48,20 +48,20 @@ def door() -> tuple[Any, Any]:
 
 
 def modes() -> list[str]:
-    """The ways to run a step here."""
+    """Return the modes in which a step can run here."""
     from horovod.tensorflow import compiled
 
     return ["eager", "function", *(["jit"] if compiled.unavailable() is None else [])]
 
 
 def data() -> tuple[Any, Any]:
-    """Inputs and targets of all steps, the same on all ranks."""
+    """Return inputs and targets of all steps, equal on all ranks."""
     random = np.random.default_rng(7)
     return random.normal(size=(STEPS, BATCH, 4)), random.normal(size=(STEPS, BATCH))
 
 
 def share(batch: Any, rank: int, size: int) -> Any:
-    """This rank's rows of a batch."""
+    """Return this rank's rows of a batch."""
     rows = len(batch) // size
     return batch[rank * rows : (rank + 1) * rows]
 
@@ -80,7 +80,7 @@ def loss_of(tf: Any, variables: Sequence[Any], x: Any, y: Any) -> Any:
 def train(
     tf: Any, wrap: Callable[[Any], Any], batches: Sequence[tuple[Any, Any]], rate: float = 0.1, mode: str = "eager"
 ) -> list[Any]:
-    """Values of the variables after plain gradient descent with the tapes that `wrap` makes; mode: one of `modes()`."""
+    """Return the variables after gradient descent with the tapes that `wrap` makes; mode: one of `modes()`."""
     variables = make_variables(tf)
 
     def step(x: Any, y: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays as torch tensors and back, for every dtype that both have, bit by bit."""
+"""Conversion of NumPy arrays to torch tensors and back, bit by bit, for every dtype that both have."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 from harness.arrays import DTYPES, Array, check_equal, dtype_of, mine
 
-# Older versions of torch lack some.
+# Older versions of torch lack some dtypes.
 TORCH_DTYPES = tuple(name for name in DTYPES if hasattr(torch, name))
 
 
 def to_torch(array: Array) -> torch.Tensor:
-    """A copy."""
+    """Return a copy of the array as a tensor."""
     dtype = getattr(torch, array.dtype.name)
     if not array.size:
         return torch.empty(array.shape, dtype=dtype)
@@ -35,6 +35,6 @@ def my_tensor(arrays: Sequence[Array]) -> torch.Tensor:
 
 
 def check_tensor(result: torch.Tensor, expected: Array | torch.Tensor) -> str:
-    """Same dtype, shape and values; returns a digest of the bits."""
+    """Compare dtype, shape and values; return a digest of the bits."""
     assert isinstance(result, torch.Tensor), type(result)
     return check_equal(to_numpy(result), to_numpy(expected) if isinstance(expected, torch.Tensor) else expected)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the bodies of torch.distributed tests: a default process group for as long as a body runs."""
+"""Helpers for bodies of torch.distributed tests: a default process group while a body runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ on_torch_ranks = partial(on_all_ranks, limit_s=120)  # the first body waits unti
 
 @contextmanager
 def process_group(backend: str = "horovod", timeout: timedelta = LIMIT) -> Iterator[tuple[int, int]]:
-    """(rank, size) in a new default group; the ranks find each other as under horovodrun."""
+    """Yield (rank, size) of a new default group; the rendezvous works as under horovodrun."""
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timeout)
     try:
@@ -32,7 +32,7 @@ def process_group(backend: str = "horovod", timeout: timedelta = LIMIT) -> Itera
 
 
 def rank_tensor(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """What a rank contributes: small whole numbers, so that every type and every order of addition is exact."""
+    """Return a rank's input: small integers, so that every dtype and every order of addition gives exact sums."""
     generator = torch.Generator().manual_seed(1000 + rank)
     values = torch.randint(0, 4, shape, generator=generator)
     if dtype == torch.bool:
@@ -43,5 +43,5 @@ def rank_tensor(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.fl
 
 
 def new_name(module: object, *names: str) -> object:
-    """The first of several names that this version of torch has; the older ones warn in newer versions."""
+    """Return the object under the first of several names that this version of torch has; older names may warn."""
     return next(getattr(module, name) for name in names if hasattr(module, name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients in shared memory must not be told from others: what a scenario gives with homes it gives without."""
+"""Helpers to check that moving gradients into shared memory does not change the results of a scenario."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import horovod.torch as hvd
 from harness.worlds import DYNAMIC, World, on_all_ranks
 
 Tensor = torch.Tensor
-ANY_TENSOR = Any  # a gradient, of which mypy thinks it may be None
+ANY_TENSOR = Any  # a gradient; mypy treats it as possibly None
 
-# Elsewhere torch does not tell who looks at a gradient: there all of them stay where they are.
+# Older versions of torch do not report references to a gradient, so there all gradients stay in ordinary memory.
 MOVES = hasattr(torch._C, "_storage_Use_Count")
 _SHARED = DYNAMIC | {"HOROVOD_TORCH_SHARED_GRADIENTS": "1"}
 HOMES2 = World("homes2", "a:2", _SHARED)
@@ -29,13 +29,16 @@ on_both = partial(on_all_ranks, HOMES2, HOMES4, limit_s=120)
 
 @contextmanager
 def staged() -> Iterator[None]:
-    """Optimizers made in here leave gradients where autograd has put them."""
+    """Make optimizers that are created in the block leave gradients in the memory in which autograd put them."""
     with mock.patch("horovod.torch.optimizer.gradient_homes", return_value=None):
         yield
 
 
 def kind_of_memory(tensor: ANY_TENSOR) -> str:
-    """`shared`: the ranks' own; `private`: was shared before a fork, or before its world ended; else `ordinary`."""
+    """Return the kind of a tensor's memory.
+
+    `shared` is the ranks' shared memory, `private` was shared before a fork or before its world ended; else `ordinary`.
+    """
     address = tensor.data_ptr()
     with open("/proc/self/maps", encoding="ascii") as maps:
         for line in maps:
@@ -50,7 +53,7 @@ def is_home(tensor: ANY_TENSOR) -> bool:
 
 
 def make_parameters(dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
-    """Two that are large enough to move, of odd sizes, and one that is not."""
+    """Return two parameters of odd sizes that are large enough to move into shared memory, and one that is not."""
     torch.manual_seed(5)
     return [torch.nn.Parameter(torch.randn(*shape).to(dtype)) for shape in ((40_009,), (181, 190), (3, 5))]
 
@@ -60,7 +63,7 @@ def make_optimizer(parameters: Sequence[Tensor], plain: Any = torch.optim.SGD, *
 
 
 def noise(step: int, like: Tensor) -> Tensor:
-    """Other values on every rank and in every step."""
+    """Return values that differ between ranks and steps."""
     generator = torch.Generator().manual_seed(1000 * step + hvd.rank())
     return torch.randn(like.shape, generator=generator).to(like.dtype)
 
@@ -71,7 +74,10 @@ def loss_of(parameters: Sequence[Tensor], step: int) -> Tensor:
 
 
 def alike(scenario: Callable[..., Any], *arguments: Any) -> Any:
-    """What it gives, the same with homes and without. It tells tensors, or lists of them."""
+    """Return the result of a scenario, checked to be equal with and without gradients in shared memory.
+
+    The scenario returns tensors, or lists of them.
+    """
     with staged():
         without = _bits(scenario(*arguments))
     assert _bits(scenario(*arguments)) == without

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The algorithms of the DDP hooks in one process that plays all ranks, in NumPy."""
+"""Algorithms of the DDP hooks, simulated for all ranks in one process with NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Reference:
-    """Averages of one bucket, step by step; a subclass compresses."""
+    """Averages of one bucket, step by step, with compression by a subclass."""
 
     def __init__(self, size: int, index: int, shapes: Shapes, *, feedback: bool) -> None:
         self.size, self.index, self.shapes, self.feedback = size, index, shapes, feedback

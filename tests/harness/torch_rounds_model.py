@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to come of ranks that each follow a schedule of their own with one DistributedOptimizer, in plain Python.
+"""Model in plain Python of one DistributedOptimizer on ranks that follow different schedules.
 
-A gradient is one number. Ranks run until they have to meet; then the rules of docs/pytorch.md say what happens.
+A gradient is one number. Ranks run until they must communicate; then the rules of docs/pytorch.md give the outcome.
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-COUNT = 3  # parameters
-Operation = tuple[str, tuple[int, ...], int]  # its name; for "backward" the parameters and a factor, else nothing
+COUNT = 3  # number of parameters
+Operation = tuple[str, tuple[int, ...], int]  # name, and for "backward" also the parameters and a factor
 Schedule = list[Operation]
 
 
 class Raised(Exception):  # noqa: N818 - an outcome, not an error
-    """`args[0]`: which of the errors that a user can get."""
+    """Outcome with an error that a user can get; `args[0]` tells which one."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all ranks have in common."""
+    """Settings that all ranks have in common."""
 
     passes: int = 1
     group: tuple[int, ...] = ()  # parameters that are reduced as one unit
-    wait: bool = True  # in backward()
-    joins: bool = False  # a rank that is done calls join(); else it leaves
-    frozen: tuple[tuple[int, ...], ...] = ()  # by rank: parameters that it does not train
+    wait: bool = True  # True if backward() waits for the reductions
+    joins: bool = False  # True if a rank that is done calls join(); False if it leaves
+    frozen: tuple[tuple[int, ...], ...] = ()  # for each rank, the parameters that it does not train
 
 
 @dataclass
 class Rank:
-    """One rank: its tensors, and how far each gradient is."""
+    """One rank, with its parameters and the progress of each gradient."""
 
     plan: Plan
     schedule: Schedule
     frozen: tuple[int, ...] = ()
     parameters: list[int] = field(default_factory=lambda: [0] * COUNT)
     gradients: list[int | None] = field(default_factory=lambda: [None] * COUNT)
-    passes: list[int] = field(default_factory=lambda: [0] * COUNT)  # seen in this round
+    passes: list[int] = field(default_factory=lambda: [0] * COUNT)  # backward passes of each parameter in this round
     due: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     complete: bool = False
-    steps: int = 0  # in all
-    steps_since: int = 0  # this rank last spoke
+    steps: int = 0  # all steps
+    steps_since: int = 0  # steps since this rank last communicated
     outcome: str = "ended"
 
     def run(self) -> Iterator[str]:
-        """Yields where the rank is whenever it has to meet the others."""
+        """Run the schedule; yield the current operation whenever the rank must communicate with the others."""
         try:
             for name, numbers, factor in self.schedule:
                 if name == "backward":
@@ -100,7 +100,7 @@ class Rank:
 
 
 def play(plan: Plan, schedules: list[Schedule]) -> list[Rank]:
-    """All ranks after the last of them is done."""
+    """Return all ranks after the last of them is done."""
     frozen = plan.frozen or ((),) * len(schedules)
     ranks = [Rank(plan, schedule, fixed) for schedule, fixed in zip(schedules, frozen, strict=True)]
     running = [(rank, rank.run()) for rank in ranks]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small training that every rank can also do alone: K workers on K shards must equal one on the whole batch."""
+"""Small training that each rank can also run alone: K workers on K shards must equal one worker on the whole batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 ROWS_PER_RANK = 8
 
-# The first body in a world imports torch and its compiler, all ranks at once: that takes its time on few cores.
+# The first body in a world imports torch and its compiler on all ranks at once, which takes long on few cores.
 on_torch_ranks = partial(on_all_ranks, limit_s=120)
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 def make_model() -> torch.nn.Module:
-    """Convolution, batchless normalisation, linear: the same weights on every rank."""
+    """Return a model with a convolution, group normalisation and a linear layer, and equal weights on every rank."""
     torch.manual_seed(7)
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 4, 3),
@@ -38,7 +38,7 @@ def make_model() -> torch.nn.Module:
 
 
 def batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The whole batch of each step, the same on all ranks."""
+    """Yield the whole batch of each step, equal on all ranks."""
     generator = torch.Generator().manual_seed(11)
     rows = ROWS_PER_RANK * hvd.size()
     for _ in range(steps):
@@ -46,7 +46,7 @@ def batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def shard(tensor: Tensor) -> Tensor:
-    """This rank's part of a batch."""
+    """Return this rank's part of a batch."""
     return tensor[hvd.rank() * ROWS_PER_RANK : (hvd.rank() + 1) * ROWS_PER_RANK]
 
 
@@ -59,7 +59,7 @@ def weights(model: torch.nn.Module) -> Tensor:
 
 
 def train_alone(make_optimizer: MakeOptimizer, steps: int) -> Tensor:
-    """Weights after training on whole batches in this process alone."""
+    """Return the weights after training on whole batches in this process alone."""
     model = make_model()
     optimizer = make_optimizer(model.parameters())
     for images, labels in batches(steps):
@@ -70,6 +70,6 @@ def train_alone(make_optimizer: MakeOptimizer, steps: int) -> Tensor:
 
 
 def check_same_weights(model: torch.nn.Module, expected: Tensor, tolerance: float = 2e-6) -> str:
-    """Close to the expected weights; the answer says whether all ranks hold the same bits."""
+    """Check that the weights are close to the expected ones; return their bits, for the comparison between ranks."""
     torch.testing.assert_close(weights(model), expected, rtol=0, atol=tolerance)
     return weights(model).numpy().tobytes().hex()[:4000]

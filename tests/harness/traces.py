@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a timeline as strictly as the Chrome trace event format is written, for the viewers are lenient."""
+"""Strict reader of timelines: it checks the rules of the Chrome trace event format, which viewers do not enforce."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 class Trace:
-    """A timeline that keeps the rules: what the tensors are called and what happened to each."""
+    """Timeline that follows the rules, with the names of its tensors and the events of each."""
 
     def __init__(self, path: Path, finished: bool = True) -> None:
         self.events: list[Event] = json.loads(path.read_text(encoding="utf-8"))
@@ -24,13 +24,13 @@ class Trace:
         assert not finished or not any(self._open.values()), f"slices that never end: {self._open}"
 
     def of(self, name: str) -> list[Event]:
-        """The events of a tensor, without those that name it."""
+        """Return the events of a tensor, without those that name it."""
         pids = [pid for pid, process in self.names.items() if process == name]
         assert len(pids) == 1, f"{name!r} is not one of {sorted(self.names.values())}"
         return [event for event in self.events if event["pid"] == pids[0] and event["ph"] != "M"]
 
     def story(self, name: str) -> str:
-        """What happened to a tensor, in short: `(` begins a slice, `)` ends it, a number is a rank that was ready."""
+        """Return a tensor's events in short form: `(` begins a slice, `)` ends it, a number is a rank."""
         short = {"B": "({name} ", "E": ") ", "X": "{name} "}
         return "".join(short[event["ph"]].format_map({"name": "", **event}) for event in self.of(name)).strip()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds for tests of ranks that wait for each other, and what those need."""
+"""Worlds for tests of ranks that wait for each other, and helpers for these tests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from horovod.common.context import default_context
 
 CHECK = "HOROVOD_DEADLOCK_CHECK_TIME_SECONDS"
 CHECK_S = 0.2
-# No other test leaves threads in these worlds. Of four ranks, two are found stuck after three quarters of the check
-# time. The other ranks must have called by then, also on a busy machine.
+# No other test leaves threads in these worlds. With four ranks, the first two are found stuck after three quarters of
+# the check time. The other ranks must have called by then, also on a busy machine.
 DEADLOCK2 = World("deadlock2", "a:2", DYNAMIC | SMALL_CHUNKS | {CHECK: str(CHECK_S)})
 DEADLOCK4 = World("deadlock4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | {CHECK: "4"})
 
 
 @contextlib.contextmanager
 def fresh_world(check_s: float = CHECK_S) -> Iterator[None]:
-    """The ranks of this world in another one, in which nobody has called the engine yet. They must leave in step."""
+    """Move the ranks of this world to a new one, in which no rank has called the engine yet.
+
+    They must leave in step.
+    """
     hvd.shutdown()
     before = os.environ[CHECK]
     os.environ[CHECK] = str(check_s)
@@ -38,14 +41,14 @@ def fresh_world(check_s: float = CHECK_S) -> Iterator[None]:
     finally:
         os.environ[CHECK] = before
     yield
-    hvd.allreduce(np.ones(1), name="all are here")  # nobody is left in the middle of something
+    hvd.allreduce(np.ones(1), name="all are here")  # ensures that no rank is still in an operation
     hvd.shutdown()
     hvd.init()
 
 
 @contextlib.contextmanager
 def stderr_kept() -> Iterator[Callable[[], str]]:
-    """What this process, the engine included, writes to stderr meanwhile; it is passed on at the end."""
+    """Capture what this process, including the engine, writes to stderr; write it to stderr at the end."""
     with tempfile.TemporaryFile() as kept:
         before = os.dup(2)
         os.dup2(kept.fileno(), 2)
@@ -63,10 +66,10 @@ def stderr_kept() -> Iterator[Callable[[], str]]:
 
 @contextlib.contextmanager
 def sigint_after_a_moment() -> Iterator[list[float]]:
-    """To this process, which takes it for Ctrl-C; when it was sent is then in the list.
+    """Send SIGINT to this process, like Ctrl-C; yield a list that then contains the time.
 
-    It is sent once an operation of this rank has been under way for a moment. A signal that came before the call would
-    keep this rank from starting the operation in which the other ranks take part.
+    The signal is sent once an operation of this rank has been in progress for 0.5 s. A signal before the call would
+    keep this rank from starting the operation, in which the other ranks take part.
     """
     sent: list[float] = []
     is_over = threading.Event()

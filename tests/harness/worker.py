@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a pool: runs the bodies that the tests' process names, until that closes the connection."""
+"""Rank of a pool: it runs the bodies that the test process requests, until the connection is closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testkit.modules import load
 
 @dataclass(frozen=True)
 class Task:
-    """A body, by the file and name it is found under, and its arguments."""
+    """Body, identified by its file and name, and its arguments."""
 
     file: str
     name: str
@@ -28,20 +28,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a body returned, or the traceback it ended with."""
+    """Return value of a body, or the traceback of its exception."""
 
     value: Any = None
     failure: str | None = None
 
 
-_files: set[str] = set()  # of the bodies so far
+_files: set[str] = set()  # files of the bodies that have run
 
 
 def _free_garbage(file: str) -> None:
-    """Free what earlier bodies have left in reference cycles, so that none of it goes in the middle of this body.
+    """Free what earlier bodies have left in reference cycles, so that nothing is freed in the middle of this body.
 
-    An optimizer that waits for the garbage collector still takes part in the choice of names, and an array still holds
-    its shared memory. The modules that each new file has imported are left out of later collections, which are fast.
+    An optimizer that waits for the garbage collector still affects the choice of names, and an array still holds its
+    shared memory. Modules that a new file has imported are excluded from later collections, which makes these fast.
     """
     gc.collect()
     if file not in _files:
@@ -54,9 +54,10 @@ def _perform(task: Task) -> Answer:
         function: Callable[..., Any] = getattr(load(task.file, "body_"), task.name)
         _free_garbage(task.file)
         if (torch := sys.modules.get("torch")) is not None:
-            torch.manual_seed(0)  # models are the same on all ranks, whatever bodies before this one have drawn
+            # Makes models equal on all ranks, even if earlier bodies drew different numbers of random values.
+            torch.manual_seed(0)
         return Answer(getattr(function, "body", function)(**task.arguments))
-    except BaseException:  # also pytest's outcomes, and SystemExit: whatever ends a body fails the test
+    except BaseException:  # includes pytest's outcomes and SystemExit, which also fail the test
         return Answer(failure=traceback.format_exc())
 
 
@@ -76,6 +77,6 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    from harness import worker  # under its own name, so that both sides pickle the same classes
+    from harness import worker  # imported under its module name, so that both sides pickle equal classes
 
     worker.main(int(sys.argv[1]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worlds that tests run in, and the decorators that put a test there.
+"""Worlds in which tests run, and the decorators that run a test in them.
 
-The body of an `on_all_ranks` test runs in every rank of a world. What it returns must be equal on all ranks.
+The body of an `on_all_ranks` test runs in every rank of a world. Its results must be equal on all ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from testkit.variables import size_of
 if TYPE_CHECKING:
     from harness.pool import Pool
 
-# Chunks so small that inputs of a few hundred elements take every path of a large message.
+# With such small chunks, inputs of a few hundred elements take every path of a large message.
 SMALL_CHUNKS = {
     "HOROVOD_CHUNK_BYTES": "1024",
     "HOROVOD_CHUNK_SLOTS": "3",
@@ -26,17 +26,17 @@ SMALL_CHUNKS = {
     "HOROVOD_SINGLE_COPY_BYTES": "64",
 }
 TCP = {"HOROVOD_SHARED_MEMORY": "0", "HOROVOD_TCP_STREAMS": "2"}
-BY_HOST = {"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}  # whatever the size
+BY_HOST = {"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}  # for messages of any size
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 DETERMINISTIC = {"HOROVOD_DETERMINISTIC": "1"}
 
 
 @dataclass(frozen=True)
 class World:
-    """How many ranks, on which (simulated) hosts, with which settings."""
+    """Number of ranks, on (simulated) hosts, with settings."""
 
     name: str
-    hosts: str  # as for horovodrun -H
+    hosts: str  # in the format of horovodrun -H
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -50,17 +50,19 @@ WORLDS = {
         World("one", "a:1", DYNAMIC | SMALL_CHUNKS),
         World("shm2", "a:2", DYNAMIC | SMALL_CHUNKS),
         World("tcp2", "a:2", DYNAMIC | SMALL_CHUNKS | TCP),
-        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # unequal hosts: one carrier, sums flat
+        # Hosts differ in size: one rank of each host forwards, and sums are not hierarchical.
+        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS | BY_HOST),
         World("shm4", "a:4", DYNAMIC | SMALL_CHUNKS),
         World("tcp4", "a:4", DYNAMIC | SMALL_CHUNKS | TCP),
-        World("hosts4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # equal hosts: hierarchical
+        World("hosts4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # hosts are equal in size: hierarchical
     )
 }
 ALL = tuple(WORLDS)
 SEVERAL = tuple(name for name in ALL if name != "one")
 FOURS = ("shm4", "tcp4", "hosts4")
-SHM3 = World("shm3", "a:3", DYNAMIC | SMALL_CHUNKS)  # for what takes an odd one out, and nothing more
-# Where the engine rounds what is compressed: between hosts, and on one if the layout must not matter.
+SHM3 = World("shm3", "a:3", DYNAMIC | SMALL_CHUNKS)  # for tests of one rank that differs from two others
+# Worlds in which the engine rounds compressed values: between hosts, and on one host if results must not depend on the
+# layout.
 ROUNDING = (
     World("hosts2", "a:1,b:1", DYNAMIC | SMALL_CHUNKS),
     World("deterministic2", "a:2", DYNAMIC | SMALL_CHUNKS | DETERMINISTIC),
@@ -74,7 +76,7 @@ def in_worlds(*worlds: str | World) -> pytest.MarkDecorator:
 
 
 def on_all_ranks(*worlds: str | World, limit_s: float = 30) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a test of a body that every rank of the worlds (all of them, if none is named) runs."""
+    """Make a test from a body that every rank of the worlds runs (default: of all worlds)."""
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
         return in_worlds(*worlds)(run_by_all_ranks(body, limit_s))  # type: ignore[no-any-return]
@@ -83,7 +85,7 @@ def on_all_ranks(*worlds: str | World, limit_s: float = 30) -> Callable[[Callabl
 
 
 def run_by_all_ranks(body: Callable[..., Any], limit_s: float) -> Callable[..., Any]:
-    """A test of a body that is still to be parametrised with a `world`."""
+    """Return a test of a body, which still has to be parametrised with a `world`."""
 
     @functools.wraps(body)
     def test(world: Pool, **arguments: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open MPI and MPICH, each installed once into a folder of its own: they would overwrite each other in one."""
+"""Open MPI and MPICH, each installed once into its own folder, because their files would overwrite each other."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Mpi:
         return str(self.folder / "bin" / "mpirun")
 
     def environment(self) -> dict[str, str]:
-        """What mpirun and its ranks need; mpi4py is found where this brings one."""
+        """Return the variables that mpirun and its ranks need, with the installed mpi4py on PYTHONPATH."""
         packages = sysconfig.get_path("purelib", vars={"base": str(self.folder)})
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {**root, "PYTHONPATH": path, "LD_LIBRARY_PATH": str(self.folder / "lib")}
 
     def on_path(self) -> dict[str, str]:
-        """What horovodrun --mpi needs: the same, and this mpirun before others."""
+        """Return the variables that horovodrun --mpi needs: those of `environment`, with this mpirun first on PATH."""
         return {**self.environment(), "PATH": f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}"}
 
 

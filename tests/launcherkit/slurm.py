@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, on ports of their own.
+"""Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, on free ports.
 
-Each node has two cores and two GPUs that are not there. Where the machine allows it, cgroups keep jobs to theirs.
+Each node has two cores and two fake GPUs. Where the machine allows it, cgroups confine jobs to their resources.
 """
 
 from __future__ import annotations
@@ -59,14 +59,17 @@ ConstrainDevices=yes
 """
 _CGROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("cpuset", "devices")
-_NOBODYS_DEVICE = 240  # a major number for local use: opening such a device fails, and harms nobody
+_NOBODYS_DEVICE = 240  # a major number for local use; no driver serves it, so opening such a device fails
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`environment`: that in which srun reaches it. `gpus`: the devices that each node has, which are not real ones.
+    """Running cluster.
 
-    `has_cgroups`: cores and devices that a job does not have are out of its reach, and not only unknown to it.
+    Attributes:
+        environment: Variables with which srun connects to it.
+        gpus: Fake devices that each node has.
+        has_cgroups: True if a job cannot access other cores and devices than its own.
     """
 
     environment: dict[str, str]
@@ -76,7 +79,7 @@ class Cluster:
 
 
 def missing() -> list[str]:
-    """The programs of Slurm and MUNGE that are not installed here."""
+    """Return the programs of Slurm and MUNGE that are not installed here."""
     return [name for name in _NEEDED if shutil.which(name, path=_PATH) is None]
 
 
@@ -88,7 +91,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     key.write_bytes(secrets.token_bytes(1024))
     key.chmod(0o600)
     ports = free_ports(3)
-    nodes = f"n{ports[0]}-1", f"n{ports[0]}-2"  # cgroups bear their names, and other clusters may run on this machine
+    # Unique, because cgroups have these names and other clusters may run on this machine.
+    nodes = f"n{ports[0]}-1", f"n{ports[0]}-2"
     has_cgroups = _can_make_cgroups()
     gpus = _fake_gpus(folder)
     _configure(folder, ports, nodes, has_cgroups, gpus)
@@ -126,7 +130,7 @@ def _configure(
 
 
 def _fake_gpus(folder: Path) -> tuple[Path, Path]:
-    """Only root can make devices; Slurm is content with ordinary files, and cgroups are then out of the question."""
+    """Create two device files; without root, ordinary files, which Slurm accepts and which are used without cgroups."""
     first, second = folder / "gpu0", folder / "gpu1"
     for number, path in enumerate((first, second)):
         if os.geteuid() == 0:
@@ -137,7 +141,10 @@ def _fake_gpus(folder: Path) -> tuple[Path, Path]:
 
 
 def _can_make_cgroups() -> bool:
-    """Only of the first version: those of the second need systemd. Containers often may not make any."""
+    """Return True if cgroups of version 1 can be created.
+
+    Version 2 needs systemd, and containers often allow neither.
+    """
     return os.geteuid() == 0 and all(os.access(_CGROUPS / name / "cgroup.procs", os.W_OK) for name in _CONTROLLERS)
 
 

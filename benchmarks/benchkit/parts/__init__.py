@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the performance report: each measures one side of the project in turn with its peers."""
+"""Parts of the performance report: each measures one aspect of the project, in turn with its peers."""
 
 from __future__ import annotations
 

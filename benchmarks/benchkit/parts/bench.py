@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all parts of the report share: the libraries' worlds, alive together; taking turns; progress; the ledger."""
+"""Common code of the report's parts: the libraries' worlds, measurements in turn, progress, and the ledger."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SMALL, _LARGE = 32 << 10, 64 << 20
 
 @dataclass
 class Bench:
-    """One run of the report."""
+    """Run of the report."""
 
     quick: bool
     ledger: Ledger
     openmpi_python: str
     mpich_python: str
-    ranks: list[int]  # for the scaling part
+    ranks: list[int]  # numbers of ranks in part `scaling`
     started: float = field(default_factory=time.monotonic)
 
     def say(self, text: str) -> None:
@@ -44,7 +44,7 @@ class Bench:
 
     @contextmanager
     def alive(self, ranks: int) -> Iterator[dict[str, World]]:
-        """All libraries that are here, by name, with their ranks on this host; nothing of them is left afterwards."""
+        """Yield the worlds of all installed libraries, by name, with their ranks on this host; end them afterwards."""
         place = (ranks, machine.cores_for(ranks), "shm")
         worlds: list[World] = [Khorovod(*place), Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
         with self.running([*worlds, Mpich("mpich", *place, self.mpich_python), Floor(*place)]) as found:
@@ -54,7 +54,10 @@ class Bench:
     def alive_on(
         self, hosts: NamespaceHosts, ours: Mapping[str, Mapping[str, str]], peers: bool = True
     ) -> Iterator[dict[str, World]]:
-        """The same on several hosts. `ours`: our engine by name, each with these variables."""
+        """Yield the worlds of the libraries on several hosts.
+
+        `ours`: names of Khorovod's worlds, with their variables.
+        """
         ranks = len(hosts.names) * hosts.neighbours
         place = (ranks, machine.pairs_for(ranks), "tcp")
         worlds: list[World] = [Khorovod(*place, name, extra) for name, extra in ours.items()]
@@ -62,7 +65,8 @@ class Bench:
             worlds += [Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
         for world in worlds:
             world.hosts = hosts
-        # One rank on each host has the whole network for itself: an exchange of more ranks could not be faster.
+        # The floor uses one rank on each host, which has the whole network; an exchange of more ranks could not be
+        # faster.
         single = hosts.one_rank_each()
         floor = Floor(len(hosts.names), machine.pairs_for(len(hosts.names)), "tcp")
         floor.hosts = single
@@ -71,7 +75,7 @@ class Bench:
 
     @contextmanager
     def running(self, worlds: Sequence[World]) -> Iterator[dict[str, World]]:
-        """Those of the worlds that can live here, by name."""
+        """Yield those of the worlds that can run here, by name."""
         started: dict[str, World] = {}
         try:
             for world in worlds:
@@ -92,7 +96,7 @@ class Bench:
                 world.stop()
 
     def compare(self, part: str, case: Record, problem: Problem, series: Sequence[Series], pace: Pace) -> None:
-        """Measure all series in turn, write them down and say what came out."""
+        """Measure all series in turn, append the results to the ledger and print them."""
         done = measure(problem, series, pace, self.say)
         ours = [one.label for one in done if one.label.startswith(OURS)]
         samples = [Sample(one.label, one.world.library, one.rounds) for one in done]
@@ -106,8 +110,11 @@ class Bench:
 
 
 def usual_series(worlds: dict[str, World], problem: Problem) -> list[Series]:
-    """Every library once; ours and the floor also on tensors in shared memory, where these make a difference; small
-    messages also by raw addresses, which tells our engine's share from our door's."""
+    """Return one series for each library, and more for Khorovod and the floor.
+
+    Larger allreduces are also measured on tensors in shared memory. Small messages are also measured by raw addresses,
+    which separates the engine's share of the time from the Python API's.
+    """
     shared = problem.op == "allreduce" and problem.tensors == 1 and problem.bytes > _SMALL
     address = problem.tensors == 1 and problem.bytes <= _SMALL
     series = []

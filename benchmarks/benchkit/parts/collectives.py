@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The five collectives by size on 2 and 4 ranks, and allreduce by the number of ranks on machines with many cores."""
+"""The five collectives by size on 2 and 4 ranks, and allreduce by number of ranks on machines with many cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _KB, _MB = 1 << 10, 1 << 20
 _SIZES = (4, 1 * _KB, 32 * _KB, 256 * _KB, 1 * _MB, 4 * _MB, 25 * _MB, 100 * _MB, 256 * _MB)
 _QUICK_SIZES = (4, 32 * _KB, 1 * _MB, 25 * _MB)
 _SCALING_SIZES = (4, 32 * _KB, 1 * _MB, 25 * _MB, 100 * _MB, 256 * _MB)
-_CROWDED_LIMIT = 25 * _MB  # more ranks than cores: above this only allreduce, or it takes half an hour
+# With more ranks than cores, only allreduce exceeds this size, because the others would take half an hour.
+_CROWDED_LIMIT = 25 * _MB
 
 
 def measure_collectives(bench: Bench) -> None:

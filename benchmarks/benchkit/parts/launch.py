@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command line to the first collective of the last rank: horovodrun, torchrun, mpirun; and with no launcher
-and no collective at all, which is the floor. Launches take turns."""
+"""Time from the command line to the first collective of the last rank, with horovodrun, torchrun and mpirun.
+
+The floor is a start without launcher and collective. Launches take turns.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from benchkit.units import time_text
 _RANKS = 2
 _LIMIT_S = 120
 
-# Each rank tells when it has its first result; what counts is the last of them.
+# Each rank writes the time of its first result; the last of these times counts.
 _TELL = "open(sys.argv[1] + str(rank), 'w').write(str(time.time()))"
 _NUMPY = f"""
 import sys, time, numpy, horovod.numpy as hvd
@@ -32,7 +34,7 @@ hvd.init(); hvd.allreduce(torch.ones(4)); rank = hvd.rank(); {_TELL}"""
 _GLOO = f"""
 import sys, time, torch, torch.distributed as dist
 dist.init_process_group('gloo'); dist.all_reduce(torch.ones(4)); rank = dist.get_rank(); {_TELL}
-dist.barrier(); dist.destroy_process_group()"""  # without this Gloo may abort a rank whose peer has gone
+dist.barrier(); dist.destroy_process_group()"""  # otherwise Gloo may abort a rank whose peer has ended
 _MPI = f"""
 import sys, time, numpy; from mpi4py import MPI; world = MPI.COMM_WORLD
 world.Allreduce(MPI.IN_PLACE, numpy.ones(4)); rank = world.rank; {_TELL}"""
@@ -44,7 +46,7 @@ _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--no-python", "--st
 
 @dataclass(frozen=True)
 class Way:
-    """`launcher` empty: each rank is started by hand."""
+    """Way to launch ranks. If `launcher` is empty, each rank is started directly."""
 
     case: str
     name: str
@@ -102,7 +104,7 @@ def _works(bench: Bench, way: Way) -> bool:
 
 
 def _launch_once(way: Way) -> float:
-    """Seconds from the start to the last rank's first result."""
+    """Return the seconds from the start to the last rank's first result."""
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         command = [*way.launcher, way.python, "-c", way.program, f"{folder}/"]
         started = time.time()

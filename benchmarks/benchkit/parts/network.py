@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes over TCP between hosts (network namespaces): the five collectives with one and with two ranks on each host,
-hierarchical and flat, beside a bare exchange of as many bytes; a training step; links that are slow and lose packets.
+"""Measurements over TCP between simulated hosts: collectives, a training step, and slow links.
+
+The five collectives run with one and with two ranks on each host, hierarchical and flat, and are compared with a bare
+exchange of equally many bytes. The links of the last part are slow and lose packets.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ _KB, _MB = 1 << 10, 1 << 20
 _HOSTS = 2
 _SIZES = (4, 1 * _KB, 32 * _KB, 256 * _KB, 1 * _MB, 4 * _MB, 25 * _MB, 100 * _MB)
 _QUICK_SIZES = (4, 32 * _KB, 256 * _KB, 1 * _MB, 25 * _MB)
-# What each byte that crosses the network is worth shows only if our own choice can be overruled either way.
+# The effect of each byte that crosses the network shows only if Khorovod's own choice is overruled in both directions.
 _HIERARCHICAL = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")
 FLAT, LAYERED = f"{OURS}, flat", f"{OURS}, hierarchical"
 STREAMS = 4
 SEVERAL = f"{OURS}, {STREAMS} streams"
 _STREAM_SIZES = (4, 1 * _MB, 25 * _MB)
-# Seconds one way, and the share of frames that are lost.
+# Delay in seconds for each direction, and the share of lost frames.
 LINKS = {"plain": None, "20 ms": (0.02, 0.0), "20 ms, 0.1 % lost": (0.02, 0.001)}
 
 
@@ -62,7 +64,7 @@ def _collectives(bench: Bench, hosts: NamespaceHosts) -> None:
 
 
 def ways_of_ours(neighbours: int, quick: bool) -> dict[str, dict[str, str]]:
-    """Our engine as it chooses, and told what to do where there is something to choose; by name, with variables."""
+    """Return the variables of Khorovod's worlds by name: its own choice, and if it has one, each alternative."""
     ways: dict[str, dict[str, str]] = {OURS: {}}
     if neighbours > 1:
         ways[FLAT] = dict.fromkeys(_HIERARCHICAL, "0")
@@ -83,7 +85,7 @@ def _pace(bench: Bench, size: int) -> Pace:
 
 
 def _training(bench: Bench, hosts: NamespaceHosts) -> None:
-    """ResNet-50's tensors, and in a whole run ResNet-50."""
+    """Measure steps with ResNet-50's tensors, and in a full run also with ResNet-50."""
     reason = unavailable()
     if reason is not None:
         bench.say(f"network: no training steps, {reason}")
@@ -97,7 +99,7 @@ def _training(bench: Bench, hosts: NamespaceHosts) -> None:
 
 
 def _links(bench: Bench, hosts: NamespaceHosts) -> None:
-    """One stream against several, on a link as it is and on slow ones."""
+    """Compare one stream with several, on an unmodified link and on slow ones."""
     ways = {OURS: {"HOROVOD_TCP_STREAMS": "1"}, SEVERAL: {"HOROVOD_TCP_STREAMS": str(STREAMS)}}
     for link, slowness in LINKS.items():
         with _slowed(hosts, slowness), bench.alive_on(hosts, ways, peers=False) as worlds:

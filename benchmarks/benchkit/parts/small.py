@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small messages through the Python API: their median and 99th percentile; what an engine that idles costs."""
+"""Small messages through the Python API, with median and 99th percentile, and the cost of an idle engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchkit.parts.bench import Bench, usual_series
 from benchkit.problem import Problem
 from benchkit.world import World, WorldError
 
-_MESSAGES = ((4, 1), (32 << 10, 1), (1 << 10, 32))  # bytes, tensors at once
+_MESSAGES = ((4, 1), (32 << 10, 1), (1 << 10, 32))  # bytes, and tensors at a time
 _IDLE_SECONDS = 2.0
 
 
@@ -17,7 +17,7 @@ def measure_small(bench: Bench) -> None:
     with bench.alive(2) as worlds:
         for size, tensors in _MESSAGES:
             problem = Problem("allreduce", size, "float32", 2, tensors)
-            # Longer than usual: a 99th percentile needs thousands of runs.
+            # Measure longer than usual, because a 99th percentile needs thousands of runs.
             pace = replace(bench.pace(size), seconds=0.5 if bench.quick else 3.0)
             case = {"bytes": size, "tensors": tensors, "ranks": 2}
             bench.compare("small", case, problem, usual_series(worlds, problem), pace)
@@ -27,11 +27,11 @@ def measure_small(bench: Bench) -> None:
 
 
 def _watch_idle(bench: Bench, world: World) -> None:
-    """Processor time of a rank that has just worked and now does nothing; memory that joining the world added."""
+    """Measure the processor time of a rank that is idle after work, and the memory that joining a world added."""
     try:
         answers = world.idle(_IDLE_SECONDS)
     except WorldError:
-        return  # said already when it failed
+        return  # the failure was already reported
     facts = {
         "idle_cpu_percent": round(100 * max(answer["cpu_s"] for answer in answers) / _IDLE_SECONDS, 3),
         "idle_wakeups_per_s": max(answer["wakeups"] for answer in answers) / _IDLE_SECONDS,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step in PyTorch: cost above independent processes, of tiny parameters, compression, peak memory."""
+"""Training step in PyTorch: cost above independent processes, many small parameters, compression, peak memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchkit.training import Series, Setup, cost_above, measure
 from benchkit.training_ways import BOUND, QUICK, WAYS, unavailable
 
 _WORKLOADS = ("resnet50", "gpt", "tensors", "tiny", "many-10000")
-_ROUNDS = {"gpt": 24}  # a long step, whose cost is small against what makes two of them differ
+_ROUNDS = {"gpt": 24}  # long steps need more rounds, because the cost is small compared with their variation
 
 
 def measure_training(bench: Bench) -> None:
@@ -27,7 +27,7 @@ def measure_training(bench: Bench) -> None:
 
 
 def note_training(bench: Bench, part: str, case: Record, setup: Setup) -> None:
-    """Measure the case's workload in all ways of the setup, write it down and say what came out."""
+    """Measure the case's workload in all ways of the setup, append the results to the ledger and print them."""
     series, _ = measure(case["workload"], setup, bench.say)
     samples = [_sample(name, one, series) for name, one in series.items()]
     bench.ledger.add(part, case, samples, [name for name in series if name.startswith(OURS)])
@@ -40,7 +40,7 @@ def _setup(workload: str, ways: list[str], quick: bool) -> Setup:
         return Setup(2, ways, rounds=4, turn_seconds=0.15)
     if workload.startswith("many"):
         return Setup(2, ways, rounds=LEAST_PAIRS, turn_seconds=1.5, launches=3)
-    if workload == "tiny":  # a matter of cache lines: each launch has its own luck with them
+    if workload == "tiny":  # the cost depends on the placement of cache lines, which differs between launches
         return Setup(2, ways, rounds=4, turn_seconds=0.3, launches=LEAST_PAIRS)
     return Setup(2, ways, rounds=_ROUNDS.get(workload, 20), turn_seconds=1.5)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half precision: bytes per second of float16 and bfloat16 against our own float32 and against Gloo's half."""
+"""Half precision: bytes per second of float16 and bfloat16, compared with Khorovod's float32 and Gloo's half types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measure_types(bench: Bench) -> None:
 
 
 def _measure(bench: Bench, worlds: dict[str, World], problem: Problem) -> None:
-    """All types and both kinds of buffers in turn; then one case for each type and kind."""
+    """Measure all types and both kinds of buffers in turn; then append one case for each type and kind."""
     series = []
     for dtype in ("float32", *_TYPES):
         own = replace(problem, dtype=dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What horovod.keras and horovod.tensorflow.keras have in common, for every version and backend of Keras.
+"""Code shared by horovod.keras and horovod.tensorflow.keras, for every version and backend of Keras.
 
-Where Horovod's functions take a `backend` first, so do these: the keras module that the program uses.
+As in Horovod, functions may take a `backend` as first argument; here it is the keras module that the program uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.common.rules import resolve_op
 
 
 class CallableList(list[Any]):
-    """A list that may also be called, as `variables` once was a method."""
+    """List that returns itself when called, because `variables` was a method in older Keras versions."""
 
     def __call__(self) -> CallableList:
         return self
@@ -41,7 +41,7 @@ def create_distributed_optimizer(
     scale_local_gradients: bool = True,
     local_layers: Sequence[Any] = (),
 ) -> Any:
-    """A distributed optimizer; devices are the framework's own choice."""
+    """Return a distributed optimizer. `device_dense` and `device_sparse` are ignored: the framework selects devices."""
     return distribute(
         optimizer,
         name=name,
@@ -95,7 +95,7 @@ def reducescatter(backend: Any, value: Any, name: str | None, op: int) -> Any:
 
 
 def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
-    """Variables of the default graph of TensorFlow 1, where there is one."""
+    """Broadcast the variables of TensorFlow 1's default graph; raise RuntimeError if there is no such graph."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or tensorflow.executing_eagerly():
         raise RuntimeError(
@@ -108,7 +108,7 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
 
 
 def _eval(backend: Any, op_or_result: Any) -> Any:
-    """A result is there already; an operation of a TensorFlow 1 graph runs in Keras's session."""
+    """Return a result unchanged; run an operation of a TensorFlow 1 graph in Keras's session."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or tensorflow.executing_eagerly():
         return op_or_result

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks that a distributed training needs; each door makes Keras callbacks of them.
+"""Base classes of the callbacks for distributed training; horovod.keras and tf.keras derive Keras callbacks from them.
 
-`backend` is the first argument as in Horovod, but here it is the keras module itself.
+As in Horovod, `backend` is the first argument, but here it is the keras module itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.common.objects import allgather_object
 
 
 class MetricAverageCallbackImpl(Checked):
-    """Averages metrics over all ranks at the end of an epoch; callbacks that come later see the averages."""
+    """Callback that averages metrics over all ranks at the end of an epoch; later callbacks see the averages."""
 
     def __init__(self, backend: Any, device: str = "", *args: Any) -> None:
         super().__init__(*args)
@@ -38,7 +38,10 @@ class MetricAverageCallbackImpl(Checked):
 
 
 class LearningRateScheduleCallbackImpl(Checked):
-    """Sets the learning rate to initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
+    """Callback that sets the learning rate to initial_lr * multiplier(epoch).
+
+    A number m as multiplier means m ** (epoch - start_epoch).
+    """
 
     params: dict[str, Any]
 
@@ -120,7 +123,7 @@ class LearningRateScheduleCallbackImpl(Checked):
 
 
 class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
-    """Raises the learning rate with each batch, from initial_lr / size to initial_lr after `warmup_epochs`."""
+    """Callback that raises the learning rate with each batch, from initial_lr / size to initial_lr."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
     ) -> None:
         def multiplier(epoch: float) -> float:
             size = default_context.topology.size
-            epoch += 1.0 / (self.steps_per_epoch or 1)  # so that the last batch of the warm-up has the full rate
+            epoch += 1.0 / (self.steps_per_epoch or 1)  # the last batch of the warm-up gets the full rate
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
 
         super().__init__(
@@ -157,7 +160,7 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
 
 
 def _number(value: Any) -> float:
-    """A learning rate as a plain number, whatever kind of variable or tensor it is."""
+    """Return a learning rate as a float, from any kind of variable or tensor."""
     value = value() if callable(value) else value
     value = value.numpy() if hasattr(value, "numpy") else value
     return float(value)
@@ -174,10 +177,10 @@ def _set_learning_rate(optimizer: Any, rate: float) -> None:
 
 
 def _velocities(optimizer: Any) -> list[Any]:
-    """The momentum of each variable. It was summed with the old learning rate in it, so it changes with the rate.
+    """Return the momentum of each variable, which contains the old learning rate and must be scaled with it.
 
-    Scaling it once is what Horovod did by another momentum for one batch; the momentum itself is a constant in
-    compiled steps.
+    Horovod corrects the momentum coefficient for one batch instead. That does not work in compiled steps, where the
+    coefficient is a constant.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not getattr(inner, "momentum", 0):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression methods for Keras on PyTorch: the communication hook of torch's optimizers, for groups of gradients."""
+"""Compression methods for Keras on PyTorch; applies the communication hook of torch's optimizers to gradient groups."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from horovod.torch.compressing import CompressionHook
 from horovod.torch.hooks.bucket import Bucket
 from horovod.torch.hooks.collectives import as_handle
 
-METHODS = (Int8, OneBit, TopK)  # that the hook can apply to gradients alone
+METHODS = (Int8, OneBit, TopK)  # methods that the hook can apply to gradients alone
 
 
 class CompressedOnTorch:
-    """Reduces gradients by a method and keeps what the next step needs.
+    """Reduction of gradients by a compression method, with the state that the next step needs.
 
     Attributes:
-        hook: What keeps it, as `state_dict` returns it.
+        hook: The communication hook; its `state_dict` returns the state.
     """
 
     def __init__(self, method: CompressionMethod, op: int) -> None:
         self.hook = CompressionHook(method)
         self._method = method
         self._op = op
-        self._numbers: dict[tuple[int, ...], int] = {}  # of groups, by the ids of their variables
+        self._numbers: dict[tuple[int, ...], int] = {}  # number of each group, by the ids of its variables
         self._checked: set[tuple[str, ...]] = set()
 
     def check(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Raise ValueError for gradients that are no floats, and for an `exclude` that matches no variable."""
+        """Raise ValueError for gradients that are not floats, or if an `exclude` pattern matches no variable."""
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None and not gradient.is_floating_point():
                 raise ValueError(
@@ -51,7 +51,7 @@ class CompressedOnTorch:
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any], name: str, process_set: ProcessSet, contents: str
     ) -> list[Any]:
-        """Return the reduced gradients. Begin with a small group, in which ranks compare what they are about to do."""
+        """Return the reduced gradients. First reduce one value, so that ranks compare the group's contents."""
         contents = with_compression(contents, self._method.describe(), [])
         call = Call(ALLREDUCE, process_set, f"{name}.compared", self._op, grouped=True, contents=contents)
         direct.run(call, [torch.zeros(1)])
@@ -63,7 +63,7 @@ class CompressedOnTorch:
         parts = torch.split(flat, [it.numel() for it in gradients])
         views = [part.view(it.shape) for part, it in zip(parts, gradients, strict=True)]
         named = {f"{variable.path}": view for variable, view in zip(variables, views, strict=True)}
-        if len(named) < len(views):  # layers of equal names: numbers tell them apart
+        if len(named) < len(views):  # layers have equal names, so numbers distinguish them
             named = {f"{variable.path}#{place}": views[place] for place, variable in enumerate(variables)}
         number = self._numbers.setdefault(tuple(map(id, variables)), len(self._numbers))
         reduction = Call(ALLREDUCE, process_set, None, self._op, in_place=True)

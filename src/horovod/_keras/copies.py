@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of a distributed optimizer: those of Keras 3 are plain optimizers, and a warning says so; Keras 2 has none."""
+"""Copies of a distributed optimizer: Keras 3's are not distributed, with a warning; Keras 2's raise an error."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _NO_COPY = (
 
 
 def refuse_copy(optimizer: Any) -> NoReturn:
-    """Raise TypeError with the remedy: Keras 2 itself would fail, or make a copy that shares state."""
+    """Raise TypeError with a remedy, because Keras 2 would fail or make a copy that shares state."""
     raise TypeError(_NO_COPY.format(name=optimizer.__class__.__name__))
 
 
 def plain_copy(optimizer: Any, reduced: Any) -> Any:
-    """Warn, and return what copy and pickle make an optimizer of the original class from.
+    """Warn, and return the arguments from which copy and pickle make an optimizer of the original class.
 
     Args:
-        reduced: what `__reduce_ex__` of the original class returns.
+        reduced: Result of `__reduce_ex__` of the original class.
     """
-    original = optimizer.__class__  # which a distributed optimizer says it has
+    original = optimizer.__class__  # a distributed optimizer reports the original class as its own
     user_warnings.warn(_PLAIN_COPY.format(name=original.__name__))
     maker, *arguments = reduced
-    if getattr(maker, "__self__", None) is type(optimizer):  # pickle finds only the original class by its name
+    if getattr(maker, "__self__", None) is type(optimizer):  # pickle can import only the original class by name
         maker = getattr(original, maker.__name__)
     return maker, *arguments

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training through model.fit: callbacks that keep an elastic state up to date and commit it."""
+"""Elastic training through model.fit: callbacks that update and commit an elastic state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horovod._keras.undistributed import Checked
 
 
 class CommitStateCallbackImpl(Checked):
-    """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
+    """Callback that commits the state after every `batches_per_commit` batches and after every epoch; pass it last."""
 
     def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
         super().__init__(*args)
@@ -20,7 +20,7 @@ class CommitStateCallbackImpl(Checked):
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
-        # A worker that just came and one that stayed must commit after the same batches.
+        # New workers and those that stayed must commit after equal numbers of batches.
         self.batches_remaining = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -37,7 +37,10 @@ class CommitStateCallbackImpl(Checked):
 
 
 class UpdateBatchStateCallbackImpl(Checked):
-    """Keeps `state.batch` at the batch of the epoch. After a restart the first epoch has that many batches less."""
+    """Callback that sets `state.batch` to the batch of the epoch.
+
+    After a restart it shortens the first epoch by the batches that are already done.
+    """
 
     params: dict[str, Any]
 
@@ -67,7 +70,7 @@ class UpdateBatchStateCallbackImpl(Checked):
 
 
 class UpdateEpochStateCallbackImpl(Checked):
-    """Keeps `state.epoch` at the number of epochs that are done, also over restarts."""
+    """Callback that sets `state.epoch` to the number of finished epochs, also counting those before a restart."""
 
     def __init__(self, backend: Any, state: Any, *args: Any) -> None:
         super().__init__(*args)
@@ -83,7 +86,7 @@ class UpdateEpochStateCallbackImpl(Checked):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._first is None:
-            self._first = epoch  # fit counts from its initial_epoch, which may be state.epoch already
+            self._first = epoch  # fit counts from its initial_epoch, which may equal state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.epoch = self.initial_epoch + epoch - (self._first or 0) + 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DistributedOptimizer adds to an optimizer of Keras 2 (tf-keras, or TensorFlow's own up to 2.15).
+"""Methods that a DistributedOptimizer adds to an optimizer of Keras 2 (tf-keras, or TensorFlow's own up to 2.15).
 
-Gradients are reduced where they are computed, if that is left to the optimizer (`minimize`, `compute_gradients`), and
-otherwise where they are applied. Keras reduces over the replicas of a tf.distribute strategy in `aggregate_gradients`,
-in legacy optimizers `_aggregate_gradients`, and a LossScaleOptimizer calls it before it looks for infinities.
+Gradients are reduced where the optimizer computes them (`minimize`, `compute_gradients`), and otherwise where they are
+applied. For a tf.distribute strategy, Keras reduces over the replicas in `aggregate_gradients`; in legacy optimizers
+the method is called `_aggregate_gradients`. A LossScaleOptimizer calls it before it checks for infinities.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ Pairs = list[tuple[Any, Any]]
 
 
 class Keras2Optimizer:
-    """The first base of the class of a distributed optimizer; the second is that of the optimizer it was made from."""
+    """First base of a distributed optimizer's class; the second base is the original optimizer's class."""
 
     _horovod: GradientReduction
-    _agg_helper: LocalGradientAggregationHelperEager | None = None  # sums of several backward passes, if there are some
-    _passes_done: Any = None  # set, while the counter holds the number of updates
-    _shown_iterations: Any = None  # what `iterations` returns in place of the counter
-    _HAS_AGGREGATE_GRAD = True  # of legacy optimizers: apply_gradients takes experimental_aggregate_gradients
+    _agg_helper: LocalGradientAggregationHelperEager | None = None  # sums of gradients over several passes
+    _passes_done: Any = None  # number of passes; set only while the counter holds the number of updates
+    _shown_iterations: Any = None  # value that `iterations` returns in place of the counter
+    # Tells Keras that a legacy optimizer's apply_gradients takes experimental_aggregate_gradients.
+    _HAS_AGGREGATE_GRAD = True
 
     def _reduce_by(self, reduction: GradientReduction) -> None:
-        """Called once, when the optimizer is made."""
+        """Set the reduction. Called once, when the optimizer is created."""
         self._horovod = reduction
         reduction.key = _reference
         follow_memories(self, reduction)
@@ -59,34 +60,39 @@ class Keras2Optimizer:
     def __reduce_ex__(self, protocol: Any) -> Any:
         refuse_copy(self)
 
-    def __deepcopy__(self, memo: Any) -> Any:  # legacy optimizers have one of their own
+    def __deepcopy__(self, memo: Any) -> Any:  # legacy optimizers define __deepcopy__, too
         refuse_copy(self)
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank."""
+        """Exclude the gradient of a variable from the reduction."""
         self._horovod.register_local_var(var)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        """Leave what compression keeps out of saved models, which hold no trace of Horovod. Checkpoints have it."""
+        """Return the children to save: checkpoints contain the compression's memories, saved models do not.
+
+        Saved models must not depend on Horovod.
+        """
         children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)  # type: ignore[misc]
         return {name: one for name, one in children.items() if save_type == "checkpoint" or name != MEMORIES}
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
-        """Keras's (gradient, variable) pairs, reduced over all ranks. `apply_gradients` will not reduce them again.
+        """Return Keras's (gradient, variable) pairs, reduced over all ranks.
 
-        With several backward passes for a step: the sums so far, reduced in the last pass; only those are applied.
+        `apply_gradients` does not reduce them again.
+
+        With several backward passes for each step, the last pass returns the reduced sums; only those are applied.
         """
         return self._reduced(super().compute_gradients(loss, var_list, tape=tape))  # type: ignore[misc]
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Pairs:
-        """The same under the name that legacy optimizers have for it."""
+        """Compute reduced gradients under the name that legacy optimizers use."""
         return self.compute_gradients(loss, var_list, tape=tape)
 
     def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
         return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
-        """Called by a LossScaleOptimizer: afterwards all ranks find infinities, or none does."""
+        """Reduce gradients for a LossScaleOptimizer, so that either all ranks find infinities or none does."""
         pairs = list(grads_and_vars)
         if self._agg_helper is None:
             return self._reduced_once(pairs)
@@ -105,7 +111,10 @@ class Keras2Optimizer:
         return super().apply_gradients(self._reduced_once(pairs), *args, **_aggregated(self, kwargs))  # type: ignore[misc]
 
     def _reduced(self, pairs: Pairs) -> Pairs:
-        """The gradients as all ranks have them, noted so that they are applied as they are."""
+        """Return the gradients reduced over all ranks.
+
+        Mark them, so that apply_gradients does not reduce them again.
+        """
         reduction = self._horovod
         if reduction.left_to_others:
             return pairs
@@ -116,9 +125,10 @@ class Keras2Optimizer:
         return reduced
 
     def _reduced_once(self, pairs: Pairs) -> Pairs:
-        """Return gradients that are about to be applied as all ranks have them.
+        """Return gradients that are about to be applied, each reduced once.
 
-        compute_gradients may have reduced some of them; what is None beside those has been reduced with them.
+        compute_gradients may have reduced some of them. A gradient that is None beside those was part of that
+        reduction.
         """
         reduction = self._horovod
         done = {reduction.key(variable) for _, variable in pairs} & reduction.reduced
@@ -134,7 +144,7 @@ class Keras2Optimizer:
         return pairs
 
     def _add_pass(self, helper: LocalGradientAggregationHelperEager, pairs: Pairs) -> Any:
-        """Add the gradients of a pass; the last pass of a step applies the sums."""
+        """Add the gradients of one backward pass to the sums; the last pass of a step applies the sums."""
         with tf.init_scope():
             self._build_on([variable for gradient, variable in pairs if gradient is not None])
         pairs = [pair for pair in self._reduced_once(pairs) if pair[0] is not None]
@@ -146,10 +156,11 @@ class Keras2Optimizer:
         return self.iterations
 
     def _counting_updates(self, update: Callable[[], Any], passes_per_update: int) -> Any:
-        """Make an update whose rule finds the number of updates in the counter, then count the pass.
+        """Make an update while the counter holds the number of updates, then count the pass.
 
-        Keras 2 has one counter for bias correction, which counts updates, and for learning rate schedules, which count
-        passes. So the counter holds updates meanwhile, and schedules are asked with the number of passes.
+        Keras 2 has only one counter. Bias correction needs the number of updates, but learning rate schedules need the
+        number of passes. So the counter holds the number of updates meanwhile, and `iterations` returns passes to
+        schedules.
         """
         counter = self.iterations
         passes = tf.identity(counter)
@@ -174,7 +185,7 @@ class Keras2Optimizer:
 
 
 class LegacyKeras2Optimizer(Keras2Optimizer):
-    """The same for the optimizers that tf_keras.optimizers.legacy holds."""
+    """First base of a distributed optimizer whose original is one of tf_keras.optimizers.legacy."""
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         return self._compute_gradients(loss, var_list, tape=tape)
@@ -188,24 +199,24 @@ class LegacyKeras2Optimizer(Keras2Optimizer):
             return super()._decayed_lr(var_dtype)  # type: ignore[misc]
 
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
-        """The gradients alone, in a graph of version 1."""
+        """Return only the gradients, in a graph of version 1."""
         variables = tf.nest.flatten(params)
         found = super().get_gradients(loss, params)  # type: ignore[misc]
         return [gradient for gradient, _ in self._reduced(list(zip(found, variables, strict=True)))]
 
 
 def base_for(original: Any, keras: Any) -> type:
-    """The base for distributed optimizers of this class, which comes from this keras module."""
+    """Return the first base for distributed optimizers of a class that comes from this keras module."""
     for scaled in keras.mixed_precision.LossScaleOptimizer.__subclasses__():
         _reduce_below_the_scale(scaled)
     return LegacyKeras2Optimizer if is_legacy(original) else Keras2Optimizer
 
 
 def _reduce_below_the_scale(loss_scale_class: Any) -> None:
-    """Let a LossScaleOptimizer reduce the gradients of a distributed optimizer after it has undone the scale.
+    """Make a LossScaleOptimizer reduce the gradients of a distributed optimizer after it has removed the scale.
 
-    With the scale in them they would be too large for 16 bits, and the sums of several passes would mix scales. Those
-    are reduced only when they are applied.
+    With the scale the gradients could overflow 16 bits, and sums of several passes would mix different scales. Sums of
+    several passes are reduced only when they are applied.
     """
 
     def reducing(compute: Callable[..., Pairs]) -> Callable[..., Pairs]:
@@ -238,7 +249,7 @@ def _left_to_others(reduction: GradientReduction) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _schedule_counts_passes(optimizer: Keras2Optimizer) -> Iterator[None]:
-    """Let `iterations` be the number of backward passes while a learning rate schedule reads it."""
+    """Return the number of backward passes as `iterations` while a learning rate schedule reads it."""
     optimizer._shown_iterations = optimizer._passes_done
     try:
         yield
@@ -259,7 +270,7 @@ def _wants_aggregation(kwargs: dict[str, Any]) -> bool:
 
 
 def _aggregated(optimizer: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that say: this has been reduced."""
+    """Return arguments that tell Keras that the gradients are already reduced."""
     legacy = is_legacy(optimizer)
     skip = {"experimental_aggregate_gradients": False} if legacy else {"skip_gradients_aggregation": True}
     dropped = ("experimental_aggregate_gradients", "skip_gradients_aggregation")
@@ -267,7 +278,7 @@ def _aggregated(optimizer: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spoiled_together(reduction: GradientReduction, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients of this rank, not finite if those of any rank are not: then all ranks skip the pass."""
+    """Return this rank's gradients, made NaN if those of any rank are not finite, so that all ranks skip the pass."""
     if acts_alone(reduction.process_set):
         return list(gradients)
     tensors = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]

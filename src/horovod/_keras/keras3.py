@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DistributedOptimizer adds to an optimizer of Keras 3, whatever the backend.
+"""Methods that a DistributedOptimizer adds to an optimizer of Keras 3, on every backend.
 
-Every way to apply gradients leads through `apply`; on JAX, Keras calls it inside a scope that records assignments.
+Keras applies all gradients through `apply`; on JAX it calls `apply` inside a scope that records assignments.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from horovod._keras.reduction import GradientReduction, follow_memories
 
 
 class Keras3Optimizer:
-    """The first base of the class of a distributed optimizer; the second is that of the optimizer it was made from."""
+    """First base of a distributed optimizer's class; the second base is the original optimizer's class."""
 
     _horovod: GradientReduction
     _passes: Passes | None = None
     _runs_update_rule = False
 
     def _reduce_by(self, reduction: GradientReduction) -> None:
-        """Called once, when the optimizer is made."""
+        """Set the reduction. Called once, when the optimizer is created."""
         self._horovod = reduction
         reduction.key = self._var_key  # type: ignore[attr-defined]
         follow_memories(self, reduction)
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank."""
+        """Exclude the gradient of a variable from the reduction."""
         self._horovod.register_local_var(var)
 
     def build(self, variables: Sequence[Any]) -> None:
         super().build(variables)  # type: ignore[misc]
         if self._horovod.backward_passes_per_step > 1 and self._passes is None:
-            # In an object of ours, where Keras does not look: sums of gradients do not belong into saved models.
+            # Hide the sums in an object that Keras does not track, because saved models must not contain them.
             self._passes = Passes(variables)
 
     @property
     def iterations(self) -> Any:
-        """Return the number of backward passes; to the update rule, the number of updates that it has made.
+        """Return the number of backward passes; while the update rule runs, the number of updates it has made.
 
         Bias correction and moving averages count updates. Learning rate schedules read the stored counter of passes.
         """
         if not self._runs_update_rule:
             return super().iterations  # type: ignore[misc]
-        # Keras' own accumulation works on top of ours: it makes an update in passes that are a multiple of both.
+        # Keras may accumulate gradients, too. Then it makes an update in passes that are a multiple of both periods.
         period = math.lcm(self._horovod.backward_passes_per_step, self.gradient_accumulation_steps or 1)  # type: ignore[attr-defined]
         return keras.ops.maximum(keras.ops.floor_divide(self._iterations + 1, period) - 1, 0)  # type: ignore[attr-defined]
 
     @property
     def variables(self) -> list[Any]:
         own: list[Any] = super().variables  # type: ignore[misc]
-        # The compiled step of JAX gets all state as arguments, ours too.
+        # The compiled step of JAX gets all state as arguments, including the sums of gradients.
         return own + self._passes.variables if self._passes and keras.backend.backend() == "jax" else own
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -63,7 +63,7 @@ class Keras3Optimizer:
         if not self.built:  # type: ignore[attr-defined]
             if trainable_variables is None:
                 super().apply(grads)  # type: ignore[misc]
-                return  # not reached: Keras says what is missing
+                return  # not reached, because Keras raises an error
             with keras.name_scope(self.name):  # type: ignore[attr-defined]
                 self.build(list(trainable_variables))
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
@@ -76,7 +76,7 @@ class Keras3Optimizer:
 
     def _apply_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         reduced = self._horovod(grads, variables)
-        if self._passes is not None:  # which have left out what Keras would warn of
+        if self._passes is not None:  # drop gradients that are None, about which Keras would warn
             present = [index for index, gradient in enumerate(reduced) if gradient is not None]
             reduced, variables = [reduced[index] for index in present], [variables[index] for index in present]
         self._runs_update_rule = self._passes is not None
@@ -98,20 +98,20 @@ class Keras3Optimizer:
 
 
 class Passes:
-    """Sums of the gradients of several backward passes, and how many they are."""
+    """Sums of the gradients of several backward passes, and the number of passes."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.count = keras.Variable(0, dtype="int32", trainable=False, name="passes")
         self._variables = list(variables)
         self._sums = {id(variable): _zeros_like(variable) for variable in variables}
-        self._summed: set[int] = set()  # ids of the variables that have had a gradient in one of these passes
+        self._summed: set[int] = set()  # ids of the variables that had a gradient since the last update
 
     @property
     def variables(self) -> list[Any]:
         return [self.count, *self._sums.values()]
 
     def add(self, optimizer: Keras3Optimizer, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Add the gradients of a pass; the last pass of a step applies the sums."""
+        """Add the gradients of one backward pass to the sums; the last pass of a step applies the sums."""
         reduction = optimizer._horovod
         for total, gradient in self._added(reduction, grads, variables):
             total.assign_add(keras.ops.cast(gradient, total.dtype))
@@ -128,7 +128,7 @@ class Passes:
         keras.ops.cond(self.count + 1 >= reduction.backward_passes_per_step, step, wait)
 
     def add_stateless(self, optimizer: Keras3Optimizer, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Add the gradients of a pass on JAX, where both branches of a condition return all that they might change."""
+        """Add the gradients of a pass on JAX, where both branches of a condition must return all changed state."""
         reduction = optimizer._horovod
         added = {id(total): gradient for total, gradient in self._added(reduction, grads, variables)}
         state = [*self._variables, *optimizer.variables]
@@ -153,7 +153,7 @@ class Passes:
     def _added(
         self, reduction: GradientReduction, grads: Sequence[Any], variables: Sequence[Any]
     ) -> list[tuple[Any, Any]]:
-        """Return (sum, gradient) of the gradients that a pass adds, and note the variables that they belong to."""
+        """Return (sum, gradient) for each gradient of a pass, and record the variables that had one."""
         present = [
             (id(variable), gradient)
             for gradient, variable in zip(grads, variables, strict=True)
@@ -163,7 +163,7 @@ class Passes:
         return [(self._sums[key], _summable(reduction, gradient)) for key, gradient in present]
 
     def _apply(self, optimizer: Keras3Optimizer, sums: dict[int, Any]) -> None:
-        """Apply sums, given by the ids of their variables, and begin anew."""
+        """Apply sums, given by the ids of their variables, and reset them."""
         divisor = optimizer._horovod.divisor
         gradients = [sums[id(one)] / divisor if id(one) in sums else None for one in self._variables]
         optimizer._apply_reduced(gradients, self._variables)
@@ -185,7 +185,7 @@ def _zeros_like(variable: Any) -> Any:
 
 
 class _hidden_passes:  # noqa: N801 - used like a function
-    """For the length of a with block the optimizer has no variables of ours."""
+    """Context in which an optimizer's `variables` do not include the sums of gradients."""
 
     def __init__(self, optimizer: Keras3Optimizer) -> None:
         self._optimizer = optimizer
@@ -199,9 +199,10 @@ class _hidden_passes:  # noqa: N801 - used like a function
 
 
 def agree_on_finite_gradients() -> None:
-    """Let a LossScaleOptimizer around a distributed optimizer skip a step on all ranks or on none.
+    """Make a LossScaleOptimizer around a distributed optimizer skip a step on all ranks or on none.
 
-    Keras asks whether the gradients of this rank are finite; those who found theirs finite would wait for the others.
+    Keras checks only this rank's gradients. A rank that found its gradients finite would wait for those that skip the
+    step.
     """
     loss_scale_class = keras.optimizers.LossScaleOptimizer
     check_finite = loss_scale_class.check_finite
@@ -213,7 +214,7 @@ def agree_on_finite_gradients() -> None:
         reduction = getattr(self.inner_optimizer, "_horovod", None)
         if reduction is None:
             return finite
-        variables = self.inner_optimizer._trainable_variables  # it is built by now
+        variables = self.inner_optimizer._trainable_variables  # the inner optimizer is built by now
         return keras.ops.cast(reduction.all_finite(keras.ops.cast(finite, "float32"), variables), "bool")
 
     agreed_check.agreed = True  # type: ignore[attr-defined]

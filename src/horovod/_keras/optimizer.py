@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes distributed optimizers: of which class, with which state, and what becomes of a loss scale."""
+"""Creation of distributed optimizers: their class, their state, and the handling of a loss scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod._keras.reduction import GradientReduction
 
 
 def distribute(optimizer: Any, door: Any = None, name: str | None = None, **options: Any) -> Any:
-    """A new optimizer with the options of `optimizer`, and its state, that reduces gradients before it applies them."""
+    """Return a copy of `optimizer`, with its options and state, that reduces gradients before it applies them."""
     keras = keras_of(optimizer)
     if isinstance(getattr(optimizer, "_horovod", None), GradientReduction):
         raise ValueError(f"{type(optimizer).__name__} is already a DistributedOptimizer; wrap it only once")
@@ -32,7 +32,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
 
 
 def keras_of(optimizer: Any) -> Any:
-    """The keras module that an optimizer comes from: keras or tf_keras; ValueError for what is not one."""
+    """Return the keras module that an optimizer comes from (keras or tf_keras); raise ValueError for other objects."""
     for base in type(optimizer).__mro__:
         package = base.__module__.partition(".")[0]
         if package in ("keras", "tf_keras") and hasattr(optimizer, "apply_gradients"):
@@ -45,8 +45,10 @@ def keras_of(optimizer: Any) -> Any:
 
 @functools.cache
 def _distributed_class(original: Any, keras: Any) -> Any:
-    """A subclass that reduces. Where Keras asks for its `__class__`, as in saving, it is the original: saved models
-    know nothing of Horovod, and load without it."""
+    """Return a subclass that reduces gradients, but whose instances report the original class as their `__class__`.
+
+    Keras saves that class, so that saved models load without Horovod.
+    """
     if is_keras3(keras):
         from horovod._keras import keras3
 
@@ -70,7 +72,7 @@ def _config(optimizer: Any) -> dict[str, Any]:
     if not callable(rate) or hasattr(rate, "assign"):
         config: dict[str, Any] = optimizer.get_config()
         return config
-    # A schedule stays the object that it is: not every one can be written down and made again.
+    # Keep a schedule object as it is, because not every schedule can be serialized.
     try:
         optimizer._learning_rate = 0.0
         config = optimizer.get_config()
@@ -80,7 +82,7 @@ def _config(optimizer: Any) -> dict[str, Any]:
 
 
 def _rescaled(optimizer: Any, inner: Any) -> Any:
-    """A loss-scale optimizer like this one around another: gradients are reduced below the scale, in either order."""
+    """Return a loss-scale optimizer like this one around `inner`: gradients are always reduced without the scale."""
     config = {
         name: getattr(optimizer, name)
         for name in ("name", "dynamic", "initial_scale", "dynamic_growth_steps")
@@ -96,19 +98,19 @@ def _rescaled(optimizer: Any, inner: Any) -> Any:
 
 
 def copy_state(source: Any, target: Any, variables: Sequence[Any] | None = None) -> None:
-    """Give an optimizer the state of another of its kind, if that has any: `variables` are those of the model."""
+    """Copy the state of an optimizer to another of its class, if it has state: `variables` are those of the model."""
     variables = variables or getattr(source, "_trainable_variables", None)
     if not variables:
         return
     for one in (source, target):
         build_on(one, variables)
-    # Not strict: from .h5 files Keras 3 loads the first variables of an optimizer, but not its slots.
+    # strict=False, because from .h5 files Keras 3 loads the first variables of an optimizer, but not its slots.
     for new, old in zip(state_of(target), state_of(source), strict=False):
         new.assign(old)
 
 
 def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Make the optimizer's variables for those of a model, if it has not done so yet."""
+    """Create the optimizer's variables for those of a model, if they do not exist yet."""
     if is_legacy(optimizer):
         optimizer._create_all_weights(list(variables))
     elif not is_built(optimizer):
@@ -116,23 +118,23 @@ def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def is_legacy(optimizer: Any) -> bool:
-    """Return whether the optimizer is one of tf.keras.optimizers.legacy, which make variables as they need them."""
+    """Return True for an optimizer of tf.keras.optimizers.legacy, which creates variables when it needs them."""
     return hasattr(optimizer, "_create_all_weights")
 
 
 def is_built(optimizer: Any) -> bool:
-    """Return whether the optimizer has made its variables; legacy optimizers of Keras 2 do not tell."""
+    """Return True if the optimizer has created its variables. Legacy optimizers of Keras 2 do not report this."""
     built, inner = getattr(optimizer, "built", getattr(optimizer, "_built", None)), _inner(optimizer)
     return is_built(inner) if built is None and inner is not None else bool(built)
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimizer that a LossScaleOptimizer holds, None for any other."""
+    """Return the optimizer inside a LossScaleOptimizer, None for any other."""
     return getattr(optimizer, "inner_optimizer", None)
 
 
 def state_of(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer, but for the sums of gradients that a distributed one keeps for itself."""
+    """Return an optimizer's variables, without the sums of gradients of a distributed optimizer."""
     variables = optimizer.variables
     passes = getattr(_inner(optimizer) or optimizer, "_passes", None)
     own = {id(variable) for variable in passes.variables} if passes else set()
@@ -140,14 +142,14 @@ def state_of(optimizer: Any) -> list[Any]:
 
 
 def memories_of_optimizer(optimizer: Any) -> list[Any]:
-    """Return what the compression of a distributed optimizer keeps for this rank; nothing for any other optimizer."""
+    """Return the compression memories of a distributed optimizer on this rank; an empty list for other optimizers."""
     reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
     compressed = getattr(reduction, "compressed", None)
     return [] if compressed is None else list(compressed.memories.all.values())
 
 
 def hook_of_optimizer(optimizer: Any) -> Any:
-    """Return the hook with which a distributed optimizer on PyTorch compresses gradients, or None."""
+    """Return the compression hook of a distributed optimizer on PyTorch, or None."""
     reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
     return getattr(getattr(reduction, "compressed", None), "hook", None)
 

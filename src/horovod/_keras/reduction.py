@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to the gradients of a step: which are reduced over the ranks, in which groups, under which names.
+"""Selection of the gradients of a step that are reduced over the ranks, their groups, and the groups' names.
 
-The same for every version and backend of Keras; a door knows how one group is reduced.
+This code serves every version and backend of Keras. A module of `doors` reduces one group with the backend's API.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import OP_NAMES, Average, Min, Sum
 from horovod.common.util import split_list
 
-MEMORIES = "horovod_compression"  # the name of what compression keeps in a tf.train.Checkpoint
+MEMORIES = "horovod_compression"  # the name of the compression's memories in a tf.train.Checkpoint
 _REMEDY = "which 0 * keras.ops.sum(variable) in the loss turns into zeros"
 
 
 class _Identities:
-    """What tells the optimizers of a world apart, so that each is reduced with its like on the other ranks.
+    """Names of the optimizers of a world, by which each is matched with its counterparts on the other ranks.
 
-    An optimizer is known by its variables: their own names and numbers of dimensions, in order. Names of layers do not
-    count, because Keras numbers them by what else the process has made. Sizes do not count either, so that ranks whose
-    sizes differ get an error about the mismatch. Optimizers alike in all this are numbered by their first use, in each
-    process set from 0 on, because a rank does not number those of sets that it is not in. So ranks may make optimizers
-    in different orders, and some that they never use.
+    An optimizer is identified by its variables: their own names and numbers of dimensions, in order. Names of layers do
+    not count, because Keras numbers layers by what else the process has created. Sizes do not count, so that ranks
+    whose sizes differ get an error about the mismatch. Optimizers that are equal in all this are numbered by first use.
+    Each process set counts from 0, because a rank does not use sets that it is not in. So ranks may create optimizers
+    in different orders, and may leave some unused.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class _Identities:
     def new(self, name: str, variables: Sequence[Any], process_set: ProcessSet) -> str:
         described = ",".join(f"{_own_name(variable)}:{len(variable.shape)}" for variable in variables)
         stem = f"{name}.{hashlib.sha256(described.encode()).hexdigest()[:8]}"
-        if process_set is not global_process_set:  # a graph may hold operations of several sets: names must differ
+        if process_set is not global_process_set:  # a graph may hold operations of several sets, so names must differ
             stem += f".set{process_set.process_set_id}"
         number = self._used[stem]
         self._used[stem] += 1
         return f"{stem}.{number}"
 
     def bound(self, process_set: ProcessSet) -> None:
-        """Begin again with each world: in an elastic job, a rank that stayed and one that has just come count alike."""
+        """Reset the numbers in each world, so that in an elastic job new ranks and those that stayed count equally."""
         if process_set is global_process_set:
             self.world += 1
             self._used.clear()
@@ -70,7 +70,7 @@ _identities = _Identities()
 
 @dataclass
 class GradientReduction:
-    """The options of a DistributedOptimizer, checked; call it with gradients and their variables."""
+    """Checked options of a DistributedOptimizer; call it with gradients and their variables."""
 
     door: Any
     name: str
@@ -84,15 +84,17 @@ class GradientReduction:
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
     local_layers: Sequence[Any] = ()
-    key: Callable[[Any], Any] = id  # what tells one variable from another
-    reduced: set[Any] = field(default_factory=set)  # by key, variables whose gradients wait to be applied as they are
-    left_to_others: bool = False  # while somebody else will see to it
-    compressed: Any = None  # what a door makes of a compression that is a method
+    key: Callable[[Any], Any] = id  # returns the key that identifies a variable
+    # Keys of variables whose gradients are already reduced and wait to be applied.
+    reduced: set[Any] = field(default_factory=set)
+    left_to_others: bool = False  # True while a LossScaleOptimizer computes gradients and will reduce them itself
+    compressed: Any = None  # what the backend's module made of a compression that is a method
     _local: set[Any] = field(default_factory=set)
     _first_seen: dict[Any, int] = field(default_factory=dict)
-    _world: int = -1  # for which the name was found
+    _world: int = -1  # number of the world that _wire_name is for
     _wire_name: str = ""
-    _last_given: list[Any] = field(default_factory=list)  # for which the contents were described
+    # Variables and kinds of gradients that _last_contents describes.
+    _last_given: list[Any] = field(default_factory=list)
     _last_contents: str = ""
 
     def __post_init__(self) -> None:
@@ -106,7 +108,7 @@ class GradientReduction:
         self.compressed = self.door.compressed_by(self.compression, self.op)
 
     def wire_name(self, variables: Sequence[Any]) -> str:
-        """Return what the operations of this optimizer are called in this world, from its first variables on."""
+        """Return the name of this optimizer's operations in this world; its first variables determine the name."""
         if self._world != _identities.world:
             self._world = _identities.world
             self._wire_name = _identities.new(self.name, variables, self.process_set)
@@ -114,14 +116,14 @@ class GradientReduction:
 
     @property
     def divisor(self) -> int:
-        """What sums of several passes are divided by before they are reduced."""
+        """Return the divisor of sums of several passes, applied before they are reduced."""
         return self.backward_passes_per_step if self.average_aggregated_gradients else 1
 
     def register_local_var(self, variable: Any) -> None:
         self._local.add(self.key(variable))
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Gradients of all ranks in the same order; None stays None, and local ones stay on their rank."""
+        """Return the reduced gradients in the same order; None stays None, and local gradients stay on their rank."""
         result = self.checked(gradients)
         if acts_alone(self.process_set):
             return result
@@ -134,7 +136,7 @@ class GradientReduction:
         if self.compressed is not None:
             self.compressed.check([variables[index] for index in shared], [result[index] for index in shared])
         contents = self._contents([result[index] for index in shared], [variables[index] for index in shared])
-        # Gradients that are None count here, so that ranks on which others are None have the same groups.
+        # Count gradients that are None, so that ranks on which others are None have equal groups.
         for group in self._groups(shared, variables):
             present = [index for index in group if result[index] is not None]
             group_name = f"{name}.{self._number(variables[group[0]])}"
@@ -146,7 +148,7 @@ class GradientReduction:
         return result
 
     def _contents(self, gradients: Sequence[Any], variables: Sequence[Any]) -> str:
-        """Return what all ranks must have given: the same variables, with gradients of the same kinds."""
+        """Return the contents that ranks compare: the variables, and whether each gradient is dense, sparse or None."""
         kinds = [self._kind(gradient) for gradient in gradients]
         given = list(zip(map(self.key, variables), kinds, strict=True))
         if given != self._last_given:
@@ -161,13 +163,13 @@ class GradientReduction:
         return "None" if gradient is None else "sparse" if self.door.is_sparse(gradient) else "dense"
 
     def checked(self, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients as they are reduced: dense, where that is asked for or cannot be helped."""
+        """Return the gradients, converted to dense ones if sparse_as_dense is set."""
         if not self.sparse_as_dense:
             return list(gradients)
         return [None if gradient is None else self.door.dense(gradient) for gradient in gradients]
 
     def all_finite(self, finite: Any, variables: Sequence[Any]) -> Any:
-        """Return whether every rank found its gradients finite: a tensor of 0 or 1 from one of 0 or 1."""
+        """Return 1 if every rank found its gradients finite, else 0, as a tensor; `finite` is this rank's 0 or 1."""
         if acts_alone(self.process_set):
             return finite
         [least] = self.door.reduce_group(
@@ -182,13 +184,13 @@ class GradientReduction:
         return least
 
     def _reduce(self, gradients: list[Any], variables: list[Any], name: str, contents: str) -> list[Any]:
-        if self.compressed is not None:  # which divides after the sum, so that factors cancel out
+        if self.compressed is not None:  # compression divides after the sum, so that the factors cancel out
             group = {"process_set": self.process_set, "contents": contents}
             found: list[Any] = self.door.reduce_compressed(self.compressed, gradients, variables, name, **group)
             return found
         factor = float(self.gradient_predivide_factor)
         sparse = [self.door.is_sparse(gradient) for gradient in gradients]
-        if factor != 1.0 and any(sparse):  # slices are gathered, which knows no factors
+        if factor != 1.0 and any(sparse):  # slices are gathered, which supports no factors
             gradients = [self.door.dense(gradient) for gradient in gradients]
         reduced: list[Any] = self.door.reduce_group(
             gradients,
@@ -203,7 +205,7 @@ class GradientReduction:
         return reduced
 
     def _local_keys(self) -> set[Any]:
-        # Asked each time: layers may get their weights only when they see the first batch.
+        # Compute the keys at each call, because layers may get their weights only with the first batch.
         layers = {self.key(variable) for layer in self.local_layers for variable in layer.trainable_weights}
         return self._local | layers
 
@@ -219,18 +221,18 @@ class GradientReduction:
         return [group for group in named if group] + [[index] for index in place.values()]
 
     def _number(self, variable: Any) -> int:
-        """Number the group that begins with this variable; other calls of the same step begin with another."""
+        """Return the number of the group that begins with this variable. No other group of a step begins with it."""
         return self._first_seen.setdefault(self.key(variable), len(self._first_seen))
 
 
 def follow_memories(optimizer: Any, reduction: GradientReduction) -> None:
-    """Let a tf.train.Checkpoint of an optimizer save what its compression keeps, if TensorFlow is below it."""
+    """Make a tf.train.Checkpoint of an optimizer save its compression's memories, if the backend is TensorFlow."""
     if reduction.compressed is not None and hasattr(optimizer, "_track_trackable"):
         optimizer._track_trackable(reduction.compressed.memories, MEMORIES)
 
 
 def checked_groups(groups: Any, num_groups: int = 0) -> Any:
-    """The `groups` of a call as None, a positive number or lists of variables; ValueError for anything else."""
+    """Return the `groups` of a call as None, a positive number or lists of variables; raise ValueError otherwise."""
     if num_groups:
         warnings.warn("num_groups is deprecated: use groups", HorovodDeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
@@ -242,10 +244,13 @@ def checked_groups(groups: Any, num_groups: int = 0) -> Any:
 
 
 def acts_alone(process_set: ProcessSet) -> bool:
-    """Whether there is nobody to reduce with. What an elastic job compiles must also serve when workers have come."""
+    """Return True if this rank has no other rank to reduce with.
+
+    What an elastic job compiles must also work with more workers, so the number of ranks does not count there.
+    """
     elastic = default_context.settings.flag("HOROVOD_ELASTIC")
     if process_set is global_process_set:
-        return default_context.topology.size == 1 and not elastic  # says so where hvd.init() was forgotten
+        return default_context.topology.size == 1 and not elastic  # raises an error if hvd.init() was not called
     if process_set.size() is None:
         raise ValueError(f"{process_set} is not registered: pass it to hvd.init() or hvd.add_process_set()")
     return not process_set.included() or process_set.size() == 1

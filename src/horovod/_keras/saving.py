@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models from files, their optimizers distributed again."""
+"""Loading of models from files, with their optimizers distributed again."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def load_model(
     custom_objects: Mapping[str, Any] | None,
     legacy_opts: bool = False,
 ) -> Any:
-    """The model as keras.models.load_model gives it, with `wrap_optimizer` around its optimizer, state and all."""
+    """Return the model of keras.models.load_model, with a wrapped optimizer that keeps its state."""
     known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
-        return model  # saved without one: the user compiles it
+        return model  # saved without an optimizer: the user compiles the model
     distributed = wrap_optimizer(optimizer)
     copy_state(optimizer, distributed, model.trainable_variables)
     model.optimizer = distributed
-    # What Keras saves of a compiled model is this record, made at compile().
+    # Keras saves a compiled model's configuration from this record, which compile() made.
     record = getattr(getattr(model, "_compile_config", None), "config", None)
     if isinstance(record, dict) and "optimizer" in record:
         record["optimizer"] = distributed

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks that both Keras doors show alike. A door's is one of these and a keras.callbacks.Callback.
+"""Callbacks of both Keras APIs. Each API derives its callback from one of these and keras.callbacks.Callback.
 
-The door names its keras module in the class body; what the callbacks do is in `callbacks` and `elastic`.
+The derived class names its keras module in the class body; modules `callbacks` and `elastic` implement the callbacks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from horovod._keras import callbacks, elastic
 
 
 class BroadcastGlobalVariables(callbacks.BroadcastGlobalVariablesCallbackImpl):
-    """Give all ranks the root's weights and optimizer state before the first step."""
+    """Callback that gives all ranks the root's weights and optimizer state before the first step."""
 
     keras: Any
 
@@ -24,7 +24,7 @@ class BroadcastGlobalVariables(callbacks.BroadcastGlobalVariablesCallbackImpl):
 
 
 class MetricAverage(callbacks.MetricAverageCallbackImpl):
-    """Averages metrics over all ranks; belongs before callbacks that use them (checkpoints, learning rates)."""
+    """Callback that averages metrics over all ranks; pass it before callbacks that use metrics."""
 
     keras: Any
 
@@ -33,7 +33,10 @@ class MetricAverage(callbacks.MetricAverageCallbackImpl):
 
 
 class LearningRateSchedule(callbacks.LearningRateScheduleCallbackImpl):
-    """Sets the learning rate to initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
+    """Callback that sets the learning rate to initial_lr * multiplier(epoch).
+
+    A number m as multiplier means m ** (epoch - start_epoch).
+    """
 
     keras: Any
 
@@ -53,7 +56,7 @@ class LearningRateSchedule(callbacks.LearningRateScheduleCallbackImpl):
 
 
 class LearningRateWarmup(callbacks.LearningRateWarmupCallbackImpl):
-    """Raises the learning rate with each batch, from initial_lr / size to initial_lr after `warmup_epochs`."""
+    """Callback that raises the learning rate with each batch, from initial_lr / size to initial_lr."""
 
     keras: Any
 
@@ -69,7 +72,7 @@ class LearningRateWarmup(callbacks.LearningRateWarmupCallbackImpl):
 
 
 class CommitState(elastic.CommitStateCallbackImpl):
-    """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
+    """Callback that commits the state after every `batches_per_commit` batches and after every epoch; pass it last."""
 
     keras: Any
 
@@ -78,7 +81,7 @@ class CommitState(elastic.CommitStateCallbackImpl):
 
 
 class UpdateBatchState(elastic.UpdateBatchStateCallbackImpl):
-    """Keeps `state.batch` at the batch of the epoch."""
+    """Callback that sets `state.batch` to the batch of the epoch."""
 
     keras: Any
 
@@ -87,7 +90,7 @@ class UpdateBatchState(elastic.UpdateBatchStateCallbackImpl):
 
 
 class UpdateEpochState(elastic.UpdateEpochStateCallbackImpl):
-    """Keeps `state.epoch` at the number of epochs that are done."""
+    """Callback that sets `state.epoch` to the number of finished epochs."""
 
     keras: Any
 

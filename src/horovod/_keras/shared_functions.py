@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that both Keras doors show alike, made for the keras module that a door names.
+"""Functions of both Keras APIs, made for the keras module that an API names.
 
-What the contract writes differently for each door, orders of parameters and defaults, stays in the doors.
+Functions whose parameter order or defaults differ between the two APIs are defined in each API.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horovod.common.rules import Average
 
 
 class Functions:
-    """Those that need nothing but the keras module; doors show the bound methods."""
+    """Functions that need only the keras module; the APIs export the bound methods."""
 
     def __init__(self, keras: Any) -> None:
         self._keras = keras
@@ -40,7 +40,7 @@ class Functions:
 
 
 def partial_optimizer_for(keras: Any) -> Callable[..., Any]:
-    """The door's PartialDistributedOptimizer; its default compression is that of Keras's backend."""
+    """Return PartialDistributedOptimizer for an API; its default compression is that of Keras's backend."""
     uncompressed = door_of(keras).Compression.none
 
     def PartialDistributedOptimizer(  # noqa: N802 - the contract's name
@@ -84,7 +84,7 @@ def partial_optimizer_for(keras: Any) -> Callable[..., Any]:
 
 
 def load_model_for(keras: Any, distributed_optimizer: Callable[..., Any]) -> Callable[..., Any]:
-    """The door's load_model, with the door's DistributedOptimizer."""
+    """Return load_model for an API; it uses the API's DistributedOptimizer."""
     uncompressed = door_of(keras).Compression.none
 
     def load_model(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elastic state of a Keras model: its weights, those of its optimizer, and any Python values beside them."""
+"""Elastic state of a Keras model: its weights, its optimizer's variables, and any Python values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horovod.common.slots import Slots, check_arrays, copied_values
 
 
 class KerasModelState(ObjectState):
-    """Saves weights in memory; every keyword becomes an attribute that is saved with them."""
+    """Weights saved in memory; every keyword becomes an attribute that is saved with them."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if not model.built:
@@ -26,11 +26,12 @@ class KerasModelState(ObjectState):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is not None:
-            build_on(self.optimizer, model.trainable_variables)  # so that there is a state to go back to
+            build_on(self.optimizer, model.trainable_variables)  # creates the state that `restore` returns to
         self._weights = Slots(_copy)
         self._weights.save(self._current_variables())
         hook = hook_of_optimizer(self.optimizer)
-        self._memory: Any = None if hook is None else hook.state_dict()  # of this rank alone
+        # The compression's state on this rank, which no other rank has.
+        self._memory: Any = None if hook is None else hook.state_dict()
         self._prepared_memory: Any = self._memory
         super().__init__(lambda value: broadcast_object(value, 0, "KerasState"), _rank, **kwargs)
 
@@ -79,7 +80,7 @@ class KerasModelState(ObjectState):
         return [*self.model.weights, *([] if self.optimizer is None else state_of(self.optimizer))]
 
     def _current_variables(self) -> list[Any]:
-        if hasattr(self.model, "jax_state_sync"):  # during fit the weights are elsewhere
+        if hasattr(self.model, "jax_state_sync"):  # during fit on JAX the weights are elsewhere
             self.model.jax_state_sync()
         return self._variables()
 
@@ -88,7 +89,7 @@ class KerasModelState(ObjectState):
 
 
 def _copy(old: Any, variable: Any) -> Any:
-    """See slots.CopyLeaf."""
+    """Copy a variable's value, as a slots.CopyLeaf."""
     return copied_values(variable.numpy(), old)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells of a training with callbacks of ours whose optimizer is not distributed: its ranks drift apart unseen."""
+"""Warning about training with Horovod's callbacks but without a distributed optimizer, where ranks silently diverge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _told: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Checked:
-    """The base of all our callbacks: looks at the optimizer when training begins."""
+    """Base of all Horovod callbacks for Keras; checks the optimizer when training begins."""
 
     keras: Any
     model: Any
@@ -40,17 +40,17 @@ def _trains_alone(model: Any, keras: Any) -> bool:
     if not default_context.is_initialized or default_context.topology.size == 1:
         return False
     optimizer = getattr(model, "optimizer", None)
-    # A train_step of the user's own may reduce gradients by itself, as with a DistributedGradientTape.
+    # A train_step that the user wrote may reduce gradients itself, for example with a DistributedGradientTape.
     return optimizer is not None and not has_own_train_step(model, keras) and not _is_distributed(optimizer)
 
 
 def has_own_train_step(model: Any, keras: Any) -> bool:
-    """Return whether the user has written the model's train_step."""
+    """Return True if the user has written the model's train_step."""
     return getattr(type(model), "train_step", None) is not getattr(keras.Model, "train_step", None)
 
 
 def _is_distributed(optimizer: Any) -> bool:
-    """Also one inside a loss scale, or a distributed optimizer of TensorFlow 1 inside what Keras wraps it in."""
+    """Return True for a distributed optimizer, also inside a loss scale or inside Keras's wrapper of a v1 optimizer."""
     for name in ("inner_optimizer", "optimizer"):
         optimizer = getattr(optimizer, name, optimizer)
     reduces = isinstance(getattr(optimizer, "_horovod", None), GradientReduction)
@@ -58,7 +58,7 @@ def _is_distributed(optimizer: Any) -> bool:
 
 
 def frames_of_frameworks() -> int:
-    """Return the stacklevel, seen from the caller, at which the program called fit."""
+    """Return the stacklevel, relative to the caller, of the program's call of fit."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
         level, frame = level + 1, frame.f_back

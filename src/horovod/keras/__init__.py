@@ -74,7 +74,7 @@ def allreduce(
     compression: Any = Compression.none,
 ) -> Any:
     """Reduce a number, an array or a tensor over all ranks (op: Average by default), as a tensor of the backend."""
-    if average is True:  # the default, which an op overrules
+    if average is True:  # an op overrules the default
         average, op = None, Average if op is None else op
     return _impl.allreduce(keras, value, name, average, prescale_factor, postscale_factor, op, compression)
 
@@ -88,7 +88,7 @@ broadcast = _functions.broadcast
 reducescatter = _functions.reducescatter
 broadcast_global_variables = _functions.broadcast_global_variables
 
-from horovod.keras import callbacks, elastic  # they use what is above
+from horovod.keras import callbacks, elastic  # imported late because they import this module
 
 __all__ = [
     "Compression",

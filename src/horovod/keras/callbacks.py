@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks for model.fit of Keras; their parameters are those of horovod._keras.shared_callbacks."""
+"""Callbacks for model.fit of Keras; horovod._keras.shared_callbacks documents their parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
     def __init__(
         self, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto", save_freq: str | int = "epoch"
     ) -> None:
-        nowhere = ".keras" if is_keras3(keras) else None  # Keras 3 looks at the suffix
+        nowhere = ".keras" if is_keras3(keras) else None  # Keras 3 requires a path with a known suffix
         super().__init__(
             filepath=nowhere, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode, save_freq=save_freq
         )

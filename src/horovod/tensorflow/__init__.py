@@ -88,7 +88,7 @@ __all__ += door.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """What belongs to Keras comes when it is asked for: `hvd.callbacks`, `hvd.keras`."""
+    """Import Keras's parts only when they are used (`hvd.callbacks`), so that `import` does not load Keras."""
     if name == "callbacks":
         from horovod.tensorflow.keras import callbacks
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local accumulation of gradients: several backward passes for each reduction, the same in eager mode and in graphs.
+"""Local accumulation of gradients: several backward passes for each reduction, in eager mode and in graphs.
 
-Sums are kept in variables. Every n-th pass reduces them and starts over; the passes between apply nothing.
+Sums are kept in variables. Every n-th pass reduces the sums and resets them; the other passes do not update the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AllreduceFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 class GradientAccumulation:
-    """Sums gradients over `backward_passes_per_step` calls; `allreduce_func(gradients, variables)` reduces the sums."""
+    """Sums of gradients over `backward_passes_per_step` calls; `allreduce_func(gradients, variables)` reduces them."""
 
     def __init__(
         self,
@@ -39,24 +39,27 @@ class GradientAccumulation:
         self.process_set = process_set
         self._local = LocalVariables(allreduce_func, process_set, scale_local_gradients)
         self._name = name or "aggregation"
-        self._sums: dict[Any, Any] = {}  # by variable
-        self._summed: set[Any] = set()  # references of the variables that have had a gradient in one of these passes
-        self.counter: Any = None  # how many passes the sums hold
+        self._sums: dict[Any, Any] = {}  # sum of gradients of each variable
+        self._summed: set[Any] = set()  # references of the variables that had a gradient since the last reduction
+        self.counter: Any = None  # variable with the number of passes in the sums; None if every pass reduces
         if backward_passes_per_step > 1:
             with tf.init_scope():
                 self.counter = self._variable(tf.zeros([], tf.int64), "counter")
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:
-        """The sums of gradients so far, in the order in which their variables first had one."""
+        """Return the sums of gradients so far, in the order in which their variables first had one."""
         return list(self._sums.values())
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank."""
+        """Exclude the gradient of a variable from the reduction."""
         self._local.register(var)
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """On every n-th call the reduced sums; else the gradients as they are, which apply_gradients will not use."""
+        """Return the reduced sums on every n-th call.
+
+        On other calls return the gradients unchanged; apply_gradients does not apply them.
+        """
         grads = [self._checked(gradient) for gradient in grads]
         if self.backward_passes_per_step == 1:
             return self._local.reduce(grads, vars)
@@ -81,7 +84,7 @@ class GradientAccumulation:
         return result
 
     def apply_gradients(self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the closure if the last compute_gradients reduced; else only count a step."""
+        """Call the closure if the last compute_gradients reduced; otherwise only increment the optimizer's step."""
         if self.backward_passes_per_step == 1:
             return apply_grads_closure()
         pairs = args[0] if args else kwargs.get("grads_and_vars", ())
@@ -96,12 +99,12 @@ class GradientAccumulation:
             with tf.control_dependencies(ops_of([self._count_step(optimizer, *args, **kwargs)])):
                 return tf.no_op() if not tf.executing_eagerly() else tf.constant(True)
 
-        with tf.control_dependencies(ops_of(gradients)):  # graphs of version 1 know no order but this
+        with tf.control_dependencies(ops_of(gradients)):  # graphs of version 1 have no other execution order
             begins_anew = tf.equal(self.counter.read_value(), 0)
         return tf.cond(begins_anew, apply, count)
 
     def _reduced_sums(self, present: Sequence[int], variables: Sequence[Any]) -> list[Any]:
-        """Return the reduced sums of the variables that have gradients; ranks compare which these are."""
+        """Return the reduced sums of the variables that have gradients; ranks compare which variables these are."""
         accumulators = [self._sums[ref_of(variables[index])] for index in present]
         sums = [tf.identity(accumulator.read_value()) for accumulator in accumulators]
         if self.average_aggregated_gradients:
@@ -114,7 +117,7 @@ class GradientAccumulation:
         with tf.control_dependencies(ops_of(reduced)):
             resets = [accumulator.assign(tf.zeros_like(accumulator)) for accumulator in accumulators]
             resets.append(self.counter.assign(0))
-        if tf.executing_eagerly():  # while a graph is made, this runs in passes that are not the last one, too
+        if tf.executing_eagerly():  # tracing a graph also runs this code for passes that do not reduce
             self._summed.clear()
         with tf.control_dependencies(ops_of(resets)):
             return [tf.identity(gradient) for gradient in reduced]
@@ -150,5 +153,5 @@ def _identity_or_zeros(gradient: Any, variable: Any) -> Any:
 
 
 def ops_of(values: Sequence[Any]) -> list[Any]:
-    """Return what a graph can wait for. In eager mode everything has happened already."""
+    """Return the values that a graph has to wait for; in eager mode none, because they are already computed."""
     return [] if tf.executing_eagerly() else [value for value in values if value is not None]

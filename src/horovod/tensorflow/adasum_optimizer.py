@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adasum for optimizers of tf.compat.v1: each rank steps by itself, then the ranks' steps are combined.
+"""Adasum for optimizers of tf.compat.v1: each rank steps with its own gradients, then the ranks' steps are combined.
 
-Adasum combines directions. What an optimizer makes of a gradient is the direction that training takes, so it is the
-difference that a step made to the variables that is reduced, not the gradient.
+Adasum combines directions of training. That direction is what the optimizer makes of a gradient, so the change of the
+variables in a step is reduced, not the gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from horovod.tensorflow.util import ref_of
 
 
 class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """Combines the ranks' steps by Adasum on every `backward_passes_per_step`-th apply_gradients."""
+    """Optimizer that combines the ranks' steps by Adasum on every `backward_passes_per_step`-th apply_gradients."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Step, then replace what the steps since the last combination made by what Adasum makes of all ranks'."""
+        """Step; at the end of a round, combine by Adasum what each rank's steps of the round changed."""
         pairs = args[0] if args else kwargs["grads_and_vars"]
         variables = [variable for gradient, variable in pairs if gradient is not None]
         if acts_alone(global_process_set):
@@ -63,7 +63,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
             return tf.cond(due, lambda: self._combine(variables), lambda: _done([]))
 
     def _begin(self, variables: list[Any]) -> Any:
-        """Remember where the round starts from."""
+        """Save the variables' values at the beginning of the round."""
         return _done([self._starts[ref_of(variable)].assign(_value(variable)) for variable in variables])
 
     def _combine(self, variables: list[Any]) -> Any:
@@ -89,7 +89,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
                     self._starts[ref_of(variable)] = tf.Variable(zeros, trainable=False, name="delta_start")
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """Also `delta_start`: the value at the beginning of the round."""
+        """Return a slot of the optimizer, or `delta_start`: the variable's value at the beginning of the round."""
         return self._starts.get(ref_of(var)) if name == "delta_start" else self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
@@ -109,6 +109,6 @@ def _in_graph(values: list[Any]) -> list[Any]:
 
 
 def _done(operations: list[Any]) -> Any:
-    """Something that a branch can return, once all of these are done."""
+    """Return a tensor that is available once all operations are done; branches of tf.cond must return one."""
     with tf.control_dependencies(_in_graph(operations)):
         return tf.constant(True)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorFlow adds to a call: the names under which ranks find each other's.
+"""TensorFlow's part of a call: the names by which ranks match their collectives.
 
-In a graph a collective is named as its node, name scopes included; eagerly as its operation, as in Horovod.
+In a graph a collective has the name of its node, including name scopes; in eager mode that of its operation, as in
+Horovod.
 """
 
 from __future__ import annotations
@@ -30,31 +31,32 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Call(calls.Call):
-    """A call whose splits, if any, are a tensor of their own: a graph may know them only when it runs."""
+    """Call whose splits, if any, are passed as a separate tensor, because a graph may only know them when it runs."""
 
     ignore_name_scope: bool = False
 
     @property
     def type_name(self) -> str:
-        """The type of the TensorFlow operation, such as HorovodGroupedAllreduce."""
+        """Return the type of the TensorFlow operation, such as HorovodGroupedAllreduce."""
         return f"Horovod{'Grouped' if self.grouped else ''}{_TYPES[self.kind]}"
 
     def node_name(self, tensors: Sequence[Tensor]) -> str:
-        """What the node in a graph is called, but for name scopes."""
+        """Return the name of the node in a graph, without name scopes."""
         if self.name:
             return rules.check_name(self.name)
         ends = [tensors[0], tensors[-1]] if self.grouped else tensors[:1]
         return "_".join([self.type_name, *(normalize_name(tensor.name) for tensor in ends)])
 
     def eager_name(self) -> str:
-        """What ranks call it outside of graphs, where tensors have no names."""
+        """Return the name in eager mode, where tensors have no names."""
         return rules.check_name(self.name or self.type_name)
 
 
 def normalize_name(name: str) -> str:
-    """A tensor's name as part of a node's: only letters, digits and underscores stay.
+    """Return a tensor's name as part of a node name, with only letters, digits and underscores.
 
-    What a function has captured is called by a number that counts all tensors of a process, which ranks need not share.
+    A tensor that a function has captured is named by a number that counts all tensors of the process, and that may
+    differ between ranks; return "captured" for it.
     """
     if re.fullmatch(r"\d+(:\d+)?", name):
         return "captured"
@@ -66,7 +68,7 @@ def last_component(name: str) -> str:
 
 
 def static_shape(call: Call, tensor: Tensor) -> Any:
-    """What a graph may know of a result's shape: the number of rows depends on the other ranks, or on our size."""
+    """Return what is known of a result's shape when a graph is built: the number of rows may depend on other ranks."""
     if call.kind in (ALLGATHER, ALLTOALL, REDUCESCATTER):
         shape = tensor.shape
         return tf.TensorShape(None) if shape.rank in (None, 0) else tf.TensorShape([None]).concatenate(shape[1:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the collectives, as collectives: those of Horovod, which average where a mathematician would sum."""
+"""Gradients of the collectives, computed by collectives. As in Horovod, some average where a sum would be exact."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from horovod.common import rules
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from horovod.tensorflow.calls import Call, Tensor
 
-# ways.run, ways.rank and ways.size: given by that module, which stands above this one.
+# The functions ways.run, ways.rank and ways.size are passed in, because module ways imports this one.
 Run = Callable[..., list[Any]]
 
 
 class Gradients:
-    """The rules, over one way to run collectives."""
+    """Rules for the gradients of each collective, with the functions that run collectives."""
 
     def __init__(
         self,
@@ -27,7 +27,11 @@ class Gradients:
         size: Callable[[int], Tensor],
         rows_are_fixed: Callable[[], bool],
     ) -> None:
-        """`rows_are_fixed`: whether XLA compiles this. Then shapes are known, and all ranks have the same rows."""
+        """Set the functions that the rules use.
+
+        Args:
+            rows_are_fixed: Returns True while XLA compiles; then shapes are known and equal on all ranks.
+        """
         self._run = run
         self._rows_are_fixed = rows_are_fixed
         self._rank = rank
@@ -42,7 +46,7 @@ class Gradients:
     def of(
         self, call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor], upstream: Sequence[Tensor]
     ) -> list[Tensor | None]:
-        """The gradients with respect to all inputs, an alltoall's splits included."""
+        """Return the gradients with respect to all inputs; the one for an alltoall's splits is None."""
         call = replace(call, name=None)
         if call.kind == ALLTOALL:
             return self._of_alltoall(call, inputs, outputs, upstream)
@@ -55,7 +59,7 @@ class Gradients:
         if self._rows_are_fixed():
             return self._run(replace(call, kind=REDUCESCATTER, op=rules.Average), upstream)
         averages = self._run(replace(call, kind=ALLREDUCE, op=rules.Average), upstream)
-        # Of the average each rank takes the rows that were its own; where they begin follows from what all ranks gave.
+        # Each rank's gradient is its own rows of the average; they begin after the rows of the members before it.
         rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in inputs])
         (everyones,) = self._run(replace(call, grouped=False), [rows[tf.newaxis]])
         place = self._place(call)
@@ -93,12 +97,12 @@ class Gradients:
         if self._rows_are_fixed():
             return self._run(call, [upstream[0]])[:1]
         back, _ = self._run(call, [upstream[0]], outputs[1])
-        # Rows that the splits left out went nowhere.
+        # Rows that the splits did not cover were sent to no rank, so their gradient is zero.
         gradient = _pad_rows(back, tf.shape(tensor)[0] - tf.shape(back)[0])
         return [tf.ensure_shape(gradient, tensor.shape), *[None for _ in splits]]
 
     def _place(self, call: Call) -> Tensor:
-        """This rank's index among the members of the set."""
+        """Return this rank's index among the members of the process set."""
         ranks = call.process_set.ranks
         if call.process_set.process_set_id == 0 or ranks is None:
             return self._rank()
@@ -111,7 +115,7 @@ def _pad_rows(tensor: Tensor, rows: Any) -> Tensor:
 
 
 def _drop_padding(tensor: Tensor, rows: int, size: int) -> Tensor:
-    """Undo _pad_rows after an allgather: shares differ by one row at most."""
+    """Remove the rows that _pad_rows has added before an allgather; shares differ by at most one row."""
     if rows % size == 0:
         return tensor
     shares = tf.split(tensor, size)

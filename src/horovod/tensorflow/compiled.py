@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives inside tf.function(jit_compile=True): custom calls of the XLA handlers that horovod.jax has, too.
+"""Collectives inside tf.function(jit_compile=True): custom calls of the XLA handlers that horovod.jax uses, too.
 
-XLA has no way to call an operation of TensorFlow's, so the call is written down in StableHLO and put into the graph as
-a module that XLA compiles with the rest. Shapes are those of the trace, and so is the number of ranks.
+XLA cannot call a TensorFlow operation. So the call is written in StableHLO and put into the graph as a module that XLA
+compiles with the rest. Shapes and the number of ranks are fixed at tracing time.
 
-XLA runs the calls of a small program one after the other, in an order that may depend on constants of the rank; ranks
-would then wait for each other for ever. So the calls of a graph are a chain, each with the token of the one before.
+XLA runs the calls of a small program one at a time, in an order that may depend on constants that differ between ranks;
+ranks would then deadlock. So each call of a graph takes a token that the call before it returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _XLA = "libtensorflow_cc.so.2"
 _TOKEN = "_horovod_token"
 _GET_API = "_ZN3xla3ffi12GetXlaFfiApiEv"
 
-# MLIR's names of types.
+# MLIR's type names.
 _TYPES = {
     tf.float16: "f16",
     tf.bfloat16: "bf16",
@@ -52,7 +52,7 @@ _TYPES = {
 
 
 def is_compiling() -> bool:
-    """Whether what is being traced will be compiled by XLA as a whole."""
+    """Return True if XLA will compile the whole function that is being traced."""
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
@@ -60,7 +60,7 @@ def is_compiling() -> bool:
 
 @functools.cache
 def unavailable() -> str | None:
-    """Why collectives cannot be compiled here, or None. Gives the handlers to TensorFlow's XLA."""
+    """Return why collectives cannot be compiled here, or None after registering the handlers with TensorFlow's XLA."""
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
     if version < OLDEST:
         return f"it needs TensorFlow {'.'.join(map(str, OLDEST))} or newer, and this is {tf.__version__}"
@@ -84,7 +84,7 @@ def _refuse(call: Call, why: str) -> NotImplementedError:
 
 
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
     why = unavailable()
     if why is None and splits is not None:
         why = "the shape of an alltoall with splits depends on the other ranks"
@@ -105,7 +105,7 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Te
 
 
 def topology(question: str, process_set_id: int) -> Tensor:
-    """As it is when the function is traced: XLA can ask nobody."""
+    """Return the answer (rank, size, …) as a constant fixed at tracing time: compiled code cannot query the engine."""
     from horovod.tensorflow import through_python
 
     return tf.constant(through_python.answer(question, process_set_id), tf.int32)
@@ -115,7 +115,7 @@ _program = itertools.count(1)
 
 
 def _module(call: Call, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> str:
-    """The call in StableHLO, the token last. Its attributes are read by engine/bindings/xla."""
+    """Return the call in StableHLO, with the token as the last tensor. engine/bindings/xla reads its attributes."""
     name = tf.compat.v1.get_default_graph().unique_name(call.node_name(tensors[:-1]))
     attributes = {
         "kind": f"{call.kind} : i64",
@@ -126,7 +126,7 @@ def _module(call: Call, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, .
         "prescale": f"0x{struct.pack('>d', call.prescale).hex()} : f64",
         "postscale": f"0x{struct.pack('>d', call.postscale).hex()} : f64",
         "context": f"{number_of(call.process_set)} : i64",
-        "program": f"{-next(_program)} : i64",  # negative: compiled again for other shapes
+        "program": f"{-next(_program)} : i64",  # negative to mark a program that XLA compiles again for other shapes
         "type": f'"{call.type_name}"',
         "contents": f'"{call.contents}"',
         "name": f'"{last_component(name) if call.ignore_name_scope else name}"',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of tensors on their way through a collective, eagerly and in graphs. Users may bring their own."""
+"""Compressors of tensors in collectives, in eager mode and in graphs. Users may define their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """Compressor that sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -44,7 +44,7 @@ def _widen(tensor: Any, ctx: Any) -> Any:
 
 
 class FP16Compressor(Compressor):
-    """Sends wider floating-point tensors as float16."""
+    """Compressor that sends wider floating-point tensors as float16."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -56,7 +56,7 @@ class FP16Compressor(Compressor):
 
 
 class BF16Compressor(Compressor):
-    """Sends wider floating-point tensors as bfloat16, which keeps float32's range."""
+    """Compressor that sends wider floating-point tensors as bfloat16, which keeps float32's range."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

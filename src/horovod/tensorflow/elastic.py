@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with TensorFlow: hvd.elastic.run, and states of variables, in eager mode and in sessions."""
+"""Elastic training with TensorFlow: hvd.elastic.run, and the state of variables, in eager mode and in sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from horovod.tensorflow.util import flattened, tf_variable
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
-_OURS = re.compile(r"\bHorovod[A-Z]\w*: ")  # an operation of ours; see errors.py
+_OURS = re.compile(r"\bHorovod[A-Z]\w*: ")  # the prefix of errors of Horovod's operations; see errors.py
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +46,10 @@ def _reset() -> None:
 
 @contextlib.contextmanager
 def _lost_workers() -> Iterator[None]:
-    """What TensorFlow makes of a lost worker is an UnknownError, like much else: only ours is one to recover from."""
+    """Raise HorovodInternalError in place of an UnknownError that comes from one of Horovod's operations.
+
+    TensorFlow reports a lost worker as an UnknownError. Other UnknownErrors are not recoverable and stay as they are.
+    """
     try:
         yield
     except tf.errors.UnknownError as error:
@@ -56,7 +59,7 @@ def _lost_workers() -> Iterator[None]:
 
 
 class _VariablesState(ObjectState):
-    """Variables beside plain values; subclasses say which variables, how to read them and how to write them."""
+    """State of variables and Python values; subclasses define which variables it contains."""
 
     def __init__(self, session: Any, **kwargs: Any) -> None:
         self._session = session
@@ -79,7 +82,7 @@ class _VariablesState(ObjectState):
         return [*self._variables(), *self._hyperparameters()]
 
     def _memories(self) -> list[Memory]:
-        """Return what compression keeps for this rank. In a session it is among the hyperparameters."""
+        """Return the memories of compression on this rank. In a session the hyperparameters contain them."""
         return [] if self._session is not None else memories_on(self._variables())
 
     def _on_disk(self, values: list[Any]) -> list[Any]:
@@ -120,7 +123,10 @@ class _VariablesState(ObjectState):
         self._save_variables()
 
     def sync(self) -> None:
-        """Make rank 0's variables, and the values it saved last, those of all. If that fails, what was saved stays."""
+        """Copy rank 0's variables and last saved values to all ranks.
+
+        If that fails, the saved values stay unchanged.
+        """
         with _lost_workers():
             if self._session is None:
                 broadcast_variables(self._all_variables(), root_rank=0)
@@ -130,7 +136,7 @@ class _VariablesState(ObjectState):
         self._save_variables()
 
     def _readable(self) -> list[Any]:
-        """The variables, or in a session their values."""
+        """Return the variables, or in a session their values."""
         variables = self._all_variables()
         return variables if self._session is None else list(self._session.run(variables))
 
@@ -144,7 +150,7 @@ class _VariablesState(ObjectState):
         self._session.run(operation, dict(zip(places, values, strict=True)))
 
     def _assignment_operation(self, variables: list[Any]) -> tuple[Any, list[Any]]:
-        """Built once: every restore would make the graph longer."""
+        """Return the assignment and its placeholders, built only once so that restoring does not grow the graph."""
         if self._assignment is None:
             with self._session.graph.as_default():
                 places = [tf.compat.v1.placeholder(each.dtype.base_dtype, each.shape) for each in variables]
@@ -160,7 +166,10 @@ class _VariablesState(ObjectState):
 
 
 def _copy_variable(old: Any, variable: Any) -> Any:
-    """See slots.CopyLeaf: straight from TensorFlow's memory where that can be read, into that of an earlier copy."""
+    """Copy a variable's value into the memory of an earlier copy, as a slots.CopyLeaf.
+
+    If NumPy can read TensorFlow's memory, there is no intermediate copy.
+    """
     if not hasattr(variable, "read_value"):
         return NotImplemented
     tensor = variable.read_value()
@@ -171,7 +180,7 @@ def _copy_variable(old: Any, variable: Any) -> Any:
         ValueError,
         NotImplementedError,
         RuntimeError,
-    ):  # a type that buffers do not know, or a GPU's
+    ):  # a dtype without buffer protocol, or a tensor on a GPU
         values = np.asarray(tensor.numpy())
     if values.dtype != tensor.dtype.as_numpy_dtype or values.dtype.hasobject:
         values = np.asarray(tensor.numpy())
@@ -194,7 +203,8 @@ class TensorFlowState(_VariablesState):
         session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
         found = [tf_variable(variable) for variable in flattened(variables)]
         self.variables = [variable for variable in found if not is_own(variable)]
-        self._own = [variable for variable in found if is_own(variable)]  # of a session, where all are known by now
+        # Variables that differ between ranks; in a session they all exist by now.
+        self._own = [variable for variable in found if is_own(variable)]
         super().__init__(session, **kwargs)
 
     def _variables(self) -> list[Any]:
@@ -236,7 +246,7 @@ class TensorFlowKerasState(_VariablesState):
 
 
 def _build_optimizer(optimizer: Any, variables: Any) -> None:
-    """Make the optimizer's slots: a worker that has just come has none yet, and the others wait for all of its."""
+    """Create the optimizer's slots: a new worker has none yet, but all ranks must broadcast equally many."""
     if optimizer is None or getattr(optimizer, "built", False):
         return
     if hasattr(optimizer, "build"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of TensorFlow's errors a failure becomes: the same, eagerly and in graphs, as from the native operations."""
+"""TensorFlow errors for failures of collectives: equal in eager mode, in graphs and from the native operations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 
 
 class UnknownProcessSetError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
-    """A process set that is not registered: TensorFlow's error for it, and that of all other APIs."""
+    """Error for a process set that is not registered: TensorFlow's type, and the ValueError of the other APIs."""
 
 
 def as_tensorflow(error: Exception, operation: str) -> Exception:
-    """The error that users of TensorFlow see; `operation` is the type of the operation that failed."""
+    """Return the error that users of TensorFlow see; `operation` is the type of the operation that failed."""
     text = f"{operation}: {error}"
     if isinstance(error, (HorovodNotInitializedError, HorovodMismatchError)):
         return tf.errors.FailedPreconditionError(None, None, text)  # type: ignore[no-any-return]

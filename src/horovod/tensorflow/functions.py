@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions built on the operations: variables and Python objects from one rank to all.
+"""Functions that use the operations: variables and Python objects from one rank to all.
 
-Objects need no graph: the functions return them at once, in eager mode and beside a session alike.
+The functions for objects do not use a graph: they return the object immediately, in eager mode and in sessions.
 """
 
 from __future__ import annotations

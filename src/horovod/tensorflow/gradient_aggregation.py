@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulation of gradients in graphs, under Horovod's name; see accumulation.py for what it does."""
+"""Accumulation of gradients in graphs, under Horovod's name; see accumulation.py for the implementation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
 
 
 def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any) -> list[Any]:
-    """The operation on each tensor; None stays None."""
+    """Return the results of the operation on each tensor; None stays None."""
     return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
 
 

@@ -9,7 +9,7 @@ from horovod.tensorflow.mpi_ops import size_op as size_op
 
 
 class LocalGradientAggregationHelperEager(GradientAccumulation):
-    """For Keras optimizers."""
+    """Accumulation for Keras optimizers."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a list of gradients becomes that of all ranks: written once for the tape and the optimizers.
+"""Reduction of a list of gradients over all ranks, used by the tape and the optimizers.
 
-By default all gradients of a step travel as one group: one negotiation, one call, and no order to disagree about.
+By default all gradients of a step are reduced as one group: with one negotiation, one call, and no order to agree on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from horovod.tensorflow.util import on_device, ref_of, vars_to_refs
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """The options of a tape or an optimizer; call it with gradients, and their variables where `groups` names some."""
+    """Options of a tape or an optimizer; call it with gradients, and with their variables if `groups` lists any."""
 
     device_dense: str = ""
     device_sparse: str = ""
@@ -39,10 +39,10 @@ class GradientReduction:
     groups: Any = None
     process_set: ProcessSet = global_process_set
     scope: str = "DistributedGradients"
-    function: str = "DistributedGradientTape"  # in errors
-    remedy: str = ""  # how the user makes zeros of a gradient that is None
-    memories: Memories | None = None  # of an optimizer's compression; None: those of the variables
-    compressed: CompressedReduction | None = field(init=False, default=None)  # if the compression is a method
+    function: str = "DistributedGradientTape"  # the user's function in error messages
+    remedy: str = ""  # how to replace a gradient that is None by zeros, for error messages
+    memories: Memories | None = None  # memories of an optimizer's compression; None: those stored with the variables
+    compressed: CompressedReduction | None = field(init=False, default=None)  # reduction if the compression is a method
 
     def __post_init__(self) -> None:
         method = method_in(self.compression, METHODS, self.function, self.op)
@@ -54,16 +54,16 @@ class GradientReduction:
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any] | None = None, name: str | None = None
     ) -> list[Any]:
-        """Return the reduced gradients in the same order; None stays None, if it is None on every rank."""
+        """Return the reduced gradients in the same order; None stays None if it is None on every rank."""
         result = [dense(gradient) if self.sparse_as_dense else gradient for gradient in gradients]
-        suffix = _suffix_of(self.process_set)  # ranks that are not in the set count it, too
+        suffix = _suffix_of(self.process_set)  # also counted on ranks outside the set, so that all ranks agree
         if acts_alone(self.process_set) or not result:
             return result
         sources = [
             _described(gradient, variable) for gradient, variable in zip(result, variables or result, strict=True)
         ]
         groups = self._partition(len(result), variables)
-        unread = []  # of groups without any gradient on this rank
+        unread = []  # results of groups that have no gradient on this rank
         if self.compressed is not None:
             self.compressed.check(variables or result, result)
         with tf.name_scope(_without_number(self.scope)):
@@ -80,9 +80,10 @@ class GradientReduction:
         return _made_to_run(unread, result)
 
     def _reduce(self, gradients: list[Any], variables: list[Any], group: _Group) -> tuple[list[Any], Any]:
-        """Reduce the dense gradients of a group, then gather its slices. Return them, and a result of the first.
+        """Reduce a group's dense gradients, then gather its slices; return all, and one result of the reduction.
 
-        Ranks compare the contents of the group with the dense gradients, so these come first, even if there are none.
+        The reduction comes first, even if there are no dense gradients, because in it ranks compare the group's
+        contents.
         """
         sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
         others = [index for index in range(len(gradients)) if index not in set(sparse)]
@@ -99,8 +100,9 @@ class GradientReduction:
         return result, reduced[0]
 
     def _reduce_dense(self, gradients: list[Any], variables: list[Any], group: _Group) -> list[Any]:
-        """Return the reduced gradients; for an empty list a tensor, with which ranks have compared the contents."""
-        if self.compressed is not None and gradients:  # which divides after the sum, so that factors cancel out
+        """Return the reduced gradients; for an empty list one empty tensor, whose reduction compares the contents."""
+        # Compression divides after the sum, so that the factors cancel out.
+        if self.compressed is not None and gradients:
             reduced: list[Any] = self.compressed(
                 gradients, variables, name=group.name, process_set=self.process_set, contents=group.contents
             )
@@ -118,7 +120,7 @@ class GradientReduction:
         )
 
     def _gather(self, slices: list[Any], group: _Group) -> list[Any]:
-        """Gather slices. They know no factors, and those of gradient_predivide_factor cancel out."""
+        """Gather slices. Predivide factors need not be applied, because they cancel out."""
         return list(
             grouped_allreduce(
                 slices,
@@ -131,7 +133,7 @@ class GradientReduction:
         )
 
     def _partition(self, count: int, variables: Sequence[Any] | None) -> list[list[int]]:
-        """Places of the gradients, one list for each group; what no group names makes up the last one."""
+        """Return the indices of the gradients of each group; the last group has the gradients that no group lists."""
         places = list(range(count))
         if self.groups is None:
             return [places]
@@ -147,7 +149,7 @@ class GradientReduction:
 
 @dataclass(frozen=True)
 class _Group:
-    """The name of a group of gradients, None for that of its operation, and what ranks must have put into it."""
+    """Name of a group of gradients (None: that of the operation), and the contents that ranks compare."""
 
     name: str | None
     contents: str
@@ -155,7 +157,7 @@ class _Group:
 
 def _described(gradient: Any, variable: Any) -> GradientOf:
     kind = "None" if gradient is None else "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense"
-    if hasattr(variable, "path"):  # of Keras 3
+    if hasattr(variable, "path"):  # a variable of Keras 3
         return GradientOf(name_of_keras_variable(variable), str(variable.shape), kind)
     if isinstance(variable, tf.Variable):
         return GradientOf(str(variable.name), str(variable.shape), kind)
@@ -163,8 +165,10 @@ def _described(gradient: Any, variable: Any) -> GradientOf:
 
 
 def _without_number(scope: str) -> str:
-    """Return the name scope as one that a graph does not number: ranks may reduce the gradients of two models in
-    different order, and the names of variables tell these apart.
+    """Return a name scope that a graph does not number.
+
+    Ranks may reduce the gradients of two models in different order. The names of variables distinguish these, but a
+    number would not match.
     """
     if tf.executing_eagerly():
         return scope
@@ -173,7 +177,7 @@ def _without_number(scope: str) -> str:
 
 
 def _made_to_run(unread: list[Any], gradients: list[Any]) -> list[Any]:
-    """Return the gradients such that a session that runs one of them also runs what is unread, as other ranks do."""
+    """Make a session that runs any of the gradients also run `unread`, as other ranks do, and return the gradients."""
     if not unread or tf.executing_eagerly():
         return gradients
     with tf.control_dependencies(unread):
@@ -183,15 +187,16 @@ def _made_to_run(unread: list[Any], gradients: list[Any]) -> list[Any]:
         ]
 
 
-_sets: weakref.WeakKeyDictionary[Any, list[ProcessSet]] = weakref.WeakKeyDictionary()  # by graph, as they were used
+# Process sets of each graph, in order of first use.
+_sets: weakref.WeakKeyDictionary[Any, list[ProcessSet]] = weakref.WeakKeyDictionary()
 
 
 def _suffix_of(process_set: ProcessSet) -> str:
-    """Return what the names of groups of this process set end with in a graph.
+    """Return the suffix for names of groups of this process set in a graph.
 
     A graph numbers nodes of equal names, and a rank has no nodes for process sets that it is not in. So nodes of
-    different sets need different names. The suffix counts the sets of this graph: ranks that have traced it in
-    different worlds may know a set by different ids.
+    different sets need different names. The suffix counts the sets of this graph, because ranks that have traced it in
+    different worlds may have different ids for a set.
     """
     if tf.executing_eagerly() or process_set is global_process_set:
         return ""
@@ -202,7 +207,7 @@ def _suffix_of(process_set: ProcessSet) -> str:
 
 
 def _node_name(sources: Sequence[GradientOf], members: Sequence[int], suffix: str) -> str | None:
-    """Return the name of a group in a graph: that of its variables, of which ranks may have different gradients."""
+    """Return the name of a group in a graph, made from its variables: ranks may have gradients for different ones."""
     if tf.executing_eagerly():
         return None
     ends = [sources[members[0]].variable, sources[members[-1]].variable]
@@ -210,7 +215,7 @@ def _node_name(sources: Sequence[GradientOf], members: Sequence[int], suffix: st
 
 
 def checked_groups(groups: Any, num_groups: int = 0) -> Any:
-    """The `groups` of a call as None, a positive number or lists of variables; ValueError for anything else."""
+    """Return the `groups` of a call as None, a positive number or lists of variables; raise ValueError otherwise."""
     if groups is None:
         groups = num_groups
     if isinstance(groups, int) and not isinstance(groups, bool):
@@ -230,7 +235,10 @@ def dense(gradient: Any) -> Any:
 
 
 def acts_alone(process_set: ProcessSet) -> bool:
-    """Whether there is nobody to reduce with. What an elastic job traces must also serve when workers have come."""
+    """Return True if this rank has no other rank to reduce with.
+
+    What an elastic job traces must also work with more workers, so the number of ranks does not count there.
+    """
     if process_set.included() is False:
         return True
     elastic = default_context.settings.flag("HOROVOD_ELASTIC") and not tf.executing_eagerly()
@@ -238,7 +246,7 @@ def acts_alone(process_set: ProcessSet) -> bool:
 
 
 def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
-    """A gradient that stays on its rank, in the scale of those that are averaged over all."""
+    """Return a gradient that stays on its rank, divided by the number of ranks like those that are averaged."""
     if gradient is None or acts_alone(process_set):
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
@@ -248,7 +256,7 @@ def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
 
 
 class LocalVariables:
-    """The variables whose gradients stay on their rank, and the reduction of all others."""
+    """Set of the variables whose gradients stay on their rank; reduces the gradients of all others."""
 
     def __init__(self, reduction: Any, process_set: ProcessSet, scale_local_gradients: bool) -> None:
         self._reduction = reduction
@@ -263,7 +271,7 @@ class LocalVariables:
         return bool(self._refs) and ref_of(variable) in self._refs
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any], **options: Any) -> list[Any]:
-        """Gradients of global variables reduced, of local ones scaled, in the order given."""
+        """Return the gradients in the given order: reduced for global variables, scaled for local ones."""
         if not self._refs:
             return list(self._reduction(gradients, variables, **options))
         shared = [index for index, variable in enumerate(variables) if variable not in self]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the TensorFlow API: names, signatures, defaults and errors of Horovod's contract.
+"""Operations of the TensorFlow API, with the names, signatures, defaults and errors of Horovod's contract.
 
-All work eagerly, in tf.function and in graphs of a v1 Session; those of tensors have gradients. The functions with a
-leading underscore are what horovod.tensorflow builds its own on, which know compression and IndexedSlices.
+All work in eager mode, in tf.function and in graphs of a v1 Session; operations on tensors have gradients. The
+functions with a leading underscore have no compression and no IndexedSlices; the public functions add these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from horovod.tensorflow.calls import Call, Tensor
 
 handle_average_backwards_compatibility = resolve_op
 check_num_rank_power_of_2 = num_rank_is_power_2
-MPI_LIB = ways.operations  # None where they go through Python
+MPI_LIB = ways.operations  # the native library; None if operations go through Python
 
 
 def _one(call: Call, tensor: Any) -> Tensor:
@@ -69,9 +69,9 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     contents: str = "",
 ) -> Sequence[Tensor]:
-    """Reduce dense tensors as one unit: nothing starts before every one is ready on every rank.
+    """Reduce dense tensors as one unit: the reduction starts when every tensor is ready on every rank.
 
-    `contents` says what the tensors are; ranks on which it differs get an error.
+    `contents` describes the tensors; ranks on which it differs get an error.
     """
     _check_adasum(op, process_set)
     call = Call(
@@ -97,7 +97,7 @@ def _reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    """Reduce over all ranks and return this rank's share of the rows; the first ranks get one more if uneven."""
     _check_scatter(op)
     call = Call(
         REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, ignore_name_scope=ignore_name_scope
@@ -202,7 +202,7 @@ def alltoall(
     return output, received
 
 
-# Meetings and questions
+# Join and queries
 
 
 def join() -> Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives as TensorFlow's own asynchronous operations (libhvd_tensorflow): no Python runs and no thread waits.
+"""Collectives as native asynchronous TensorFlow operations (libhvd_tensorflow): no Python runs and no thread waits.
 
-Graphs name process sets by numbers that outlive worlds; the library is told which of them are alive.
+Graphs name process sets by numbers that stay valid across worlds. This module tells the library which sets exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Gradient = Callable[[Call, Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]
 
 
 def _load() -> tuple[Any, str | None]:
-    """The module of operations, or None and why there is none."""
+    """Return the module of operations and None, or None and the reason why there is none."""
     if value_of(_SWITCH, os.environ) is False:
         return None, f"{_SWITCH}={os.environ[_SWITCH]} is set"
     if not _LIBRARY.exists():
@@ -52,7 +52,10 @@ def _load() -> tuple[Any, str | None]:
 
 @functools.cache
 def load() -> tuple[Any, str | None]:
-    """The module of operations, or None and why there is none. TensorFlow loads it once."""
+    """Return the module of operations and None, or None and the reason why there is none.
+
+    Load the library only once.
+    """
     module, reason = _load()
     if module is not None:
         default_context.observe(_Observer())
@@ -60,7 +63,7 @@ def load() -> tuple[Any, str | None]:
 
 
 class _Observer:
-    """Tells the library of process sets that come and go."""
+    """Observer that tells the library which process sets are added and removed."""
 
     def __init__(self) -> None:
         self._library = library = ctypes.CDLL(str(_LIBRARY))
@@ -93,7 +96,7 @@ class _Observer:
 
 
 def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
     attributes: dict[str, Any] = {
         "reduce_op": call.op,
         "root_rank": call.root,
@@ -124,7 +127,8 @@ def join(module: Any) -> Tensor:
         if member is not None:
             member.restart_numbers()
         return last
-    # What joins takes no part in what comes after it, so it waits for what the graph has started before.
+    # After a join this rank takes part in no collective, so the join waits for all that the graph has started before
+    # it.
     graph = tf.compat.v1.get_default_graph()
     with tf.control_dependencies([operation for operation in (it() for it in _started(graph)) if operation]):
         return module.horovod_join(tensor_name="join", program=_program(), name="HorovodJoin")
@@ -145,7 +149,7 @@ def _function(module: Any, type_name: str) -> Any:
 
 
 def _bits(factor: float) -> int:
-    """TensorFlow's attributes know no double: its bits travel as an integer."""
+    """Return the bits of a double as an integer, because TensorFlow's attributes cannot hold a double."""
     return int(struct.unpack("<q", struct.pack("<d", factor))[0])
 
 
@@ -161,7 +165,7 @@ _started_in: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.We
 
 
 def _program() -> int:
-    """A number for the outermost graph that is being built, with all functions inside it."""
+    """Return a number for the outermost graph that is being built; functions inside a graph share its number."""
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
         graph = graph.outer_graph
@@ -175,7 +179,10 @@ def _started(graph: Any) -> list[weakref.ref[Any]]:
 
 
 def _let_run(result: Tensor) -> None:
-    """Let an operation of a tf.function run beside others; as it has side effects it would wait for its turn."""
+    """Let an operation of a tf.function run in parallel with others.
+
+    TensorFlow runs operations with side effects serially.
+    """
     operation = result.op
     _started(operation.graph).append(weakref.ref(operation))
     manager = getattr(operation.graph, "experimental_acd_manager", None)
@@ -202,7 +209,7 @@ _TYPES = {
 
 
 def register_gradients(gradient: Gradient) -> None:
-    """Once, after the operations are loaded."""
+    """Register the gradient of every operation. Call once, after the operations are loaded."""
 
     def of_operation(operation: Any, *upstream: Tensor) -> list[Any]:
         return gradient(_call_of(operation), list(operation.inputs), list(operation.outputs), upstream)

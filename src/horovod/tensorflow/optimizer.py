@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedOptimizer: optimizers of tf.compat.v1 are wrapped here, those of Keras by horovod.tensorflow.keras."""
+"""DistributedOptimizer for tf.compat.v1 optimizers; horovod.tensorflow.keras wraps those of Keras."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LegacyOptimizer = tf.compat.v1.train.Optimizer
 
 
 class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
-    """An optimizer whose compute_gradients gives the gradients of all ranks."""
+    """Optimizer whose compute_gradients returns gradients reduced over all ranks."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
             function="DistributedOptimizer",
             memories=Memories(),
         )
-        if reduction.compressed is not None:  # so that a tf.train.Checkpoint of the optimizer saves them
+        if reduction.compressed is not None:  # a tf.train.Checkpoint of the optimizer saves its memories
             self._track_trackable(reduction.memories, "horovod_compression")
         self._local = LocalVariables(reduction, process_set, scale_local_gradients)
         self._agg_helper: LocalGradientAggregationHelper | None = None
@@ -79,13 +79,13 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
             )
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank: it is divided by the number of ranks, but not reduced."""
+        """Exclude a variable's gradient from the reduction; by default it is still divided by the number of ranks."""
         self._local.register(var)
         if self._agg_helper is not None:
             self._agg_helper.register_local_var(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The optimizer's (gradient, variable) pairs, reduced over all ranks."""
+        """Return the optimizer's (gradient, variable) pairs, with gradients reduced over all ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         reduce = self._agg_helper.compute_gradients if self._agg_helper else self._local.reduce
@@ -162,6 +162,6 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         raise ValueError(
             f"DistributedOptimizer takes a Keras or tf.compat.v1 optimizer; {type(optimizer).__name__} is neither"
         )
-    from horovod.tensorflow import keras as hvd_keras  # late: only those who use Keras need it
+    from horovod.tensorflow import keras as hvd_keras  # imported late, because only scripts that use Keras need it
 
     return hvd_keras.DistributedOptimizer(optimizer, name=name, **shared)

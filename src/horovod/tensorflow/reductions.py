@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public reductions: allreduce and reducescatter with compression, on dense tensors and on IndexedSlices.
+"""Public reductions: allreduce and reducescatter with compression, on dense tensors and on IndexedSlices.
 
-Slices are not summed but gathered: every rank gets the slices of all, as TensorFlow itself adds them, uncoalesced.
+Slices are gathered instead of summed: every rank gets the slices of all ranks. Duplicate indices stay separate, as in
+TensorFlow's own sums of slices.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _reduce_dense_group(tensors: Sequence[Any], compression: Any, **options: Any
 
 
 class _Scaled:
-    """A compressed reduction between two factors, which an ordinary allreduce multiplies by itself."""
+    """Compressed reduction with the two factors of an allreduce, which compression methods do not apply."""
 
     def __init__(self, before: float, after: float) -> None:
         self._before, self._after = before, after
@@ -235,9 +236,9 @@ def _gather_slices(
 
 
 def divided_by_size(tensor: Any, process_set: ProcessSet) -> Any:
-    """The tensor over the number of ranks: the one that there is when a graph runs, not when it was traced.
+    """Return the tensor divided by the number of ranks; in a graph, by the number when the graph runs.
 
-    A true division: integers become floating-point numbers, as by TensorFlow's `/`.
+    This is a true division: integers become floating-point numbers, as with TensorFlow's `/`.
     """
     if tf.executing_eagerly():
         count = tf.constant(process_set.size(), tensor.dtype)

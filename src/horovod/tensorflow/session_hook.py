@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook for sessions of tf.compat.v1 that starts all ranks with the same variables."""
+"""Hook for sessions of tf.compat.v1 that gives all ranks equal variables at the start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization over the batches of all ranks, for Keras 2 and Keras 3: only what both make public is used.
+"""Batch normalization over the batches of all ranks. It uses only the public API of Keras 2 and Keras 3.
 
-Every value counts the same, on whichever rank it is: ranks send sums and the number of values, not means. Batches may
+Every value has equal weight on every rank, because ranks send sums and the number of values, not means. Batches may
 differ in size and may be empty, and a rank that has joined adds nothing.
 """
 
@@ -30,7 +30,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization has no fused implementation: pass fused=False, or leave it out")
-        process_set: ProcessSet = kwargs.pop("process_set", global_process_set)  # the signature is Horovod's
+        # Taken from kwargs to keep Horovod's signature.
+        process_set: ProcessSet = kwargs.pop("process_set", global_process_set)
         super().__init__(**kwargs)
         self._process_set = process_set
 
@@ -57,7 +58,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         return tf.cast(result, inputs.dtype)
 
     def _train(self, inputs: Any, axis: int, mask: Any) -> tuple[Any, Any]:
-        """Return mean and variance of the batches of all ranks, and let the moving statistics follow them."""
+        """Return mean and variance of the batches of all ranks, and update the moving statistics."""
         sums = _local_sums(inputs, axis, mask)
         if not acts_alone(self._process_set):
             sums = allreduce(sums, op=Sum, process_set=self._process_set)
@@ -66,7 +67,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0)
         for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             old = tf.cast(moving, sums.dtype)
-            # Without a single value, on any rank, there is nothing to follow.
+            # If no rank has any value, the moving statistics stay unchanged.
             followed = tf.where(count > 0, old * self.momentum + new * (1 - self.momentum), old)
             moving.assign(tf.cast(followed, moving.dtype))
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
@@ -76,9 +77,9 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
 
 def _local_sums(inputs: Any, axis: int, mask: Any) -> Any:
-    """Return three rows in float64: for each channel the sum of values, the sum of squares, and how many there are.
+    """Return three rows in float64, with each channel's sum of values, sum of squares, and number of values.
 
-    The sums are made of mean and deviations, so that float32 need not hold squares of values far from zero.
+    The sums are computed from mean and deviations, so that float32 need not hold squares of values far from zero.
     """
     others = [index for index in range(len(inputs.shape)) if index != axis]
     weights = None

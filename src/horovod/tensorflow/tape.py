@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient tapes whose gradients are those of all ranks."""
+"""Gradient tapes that reduce their gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horovod.tensorflow.mpi_ops import Average
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
-    """The tape it is made from, with what that has recorded so far."""
+    """Tape that continues the recording of another tape and reduces its gradients."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         self._local = LocalVariables(reduction, process_set, scale_local_gradients)
 
     def register_local_source(self, source: Any) -> None:
-        """Keep the gradient of a variable on its rank: it is divided by the number of ranks, but not reduced."""
+        """Exclude a variable's gradient from the reduction; by default it is still divided by the number of ranks."""
         self._local.register(source)
 
     def gradient(
@@ -60,7 +60,11 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         use_generic_names: bool = False,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """As tf.GradientTape.gradient, reduced over all ranks; `use_generic_names` if tensors' names differ by rank."""
+        """Return the gradients as tf.GradientTape.gradient does, reduced over all ranks.
+
+        Args:
+            use_generic_names: Name the reduction "gradients" because variable names differ between ranks.
+        """
         found = super().gradient(target, sources, output_gradients, unconnected_gradients)
         gradients, variables = tf.nest.flatten(found), tf.nest.flatten(sources)
         reduced = self._local.reduce(gradients, variables, name="gradients" if use_generic_names else None)
@@ -69,7 +73,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Two lists of (variable, gradient): registered local sources, and all others with reduced gradients."""
+        """Return two lists of (variable, gradient): registered local sources, and others with reduced gradients."""
         variables = tf.nest.flatten(sources)
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients, use_generic_names))
         pairs = list(zip(variables, gradients, strict=True))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives through Python, for a TensorFlow that cannot load the native operations.
+"""Collectives through Python, for TensorFlow versions that cannot load the native operations.
 
-In a graph each is a stateful tf.numpy_function, which keeps a thread until it is done. tf.function runs them one after
-the other in the order of the program, the same on all ranks. In a graph of a v1 Session nothing orders them: reduce all
-tensors of a step in one grouped call there. TensorFlow makes an InvalidArgumentError of a ValueError in a graph, and an
-UnknownError of any other.
+In a graph each collective is a stateful tf.numpy_function, which blocks a thread until it is done. tf.function runs
+them one at a time in program order, which is equal on all ranks. In a graph of a v1 Session their order is undefined:
+there, reduce all tensors of a step in one grouped call. In a graph, TensorFlow turns a ValueError into an
+InvalidArgumentError and any other exception into an UnknownError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from horovod.tensorflow.errors import as_tensorflow
 
 
 class _NamedByNode(Membership):
-    """A set in which names are taken as they are: TensorFlow's say what kind of operation it is."""
+    """Member of a process set that does not add the operation to names, because TensorFlow's node names contain it."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ _collectives = _Collectives(default_context, NumpyAdapter())
 
 
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
     inputs = [*tensors] if splits is None else [*tensors, splits]
     types = [tensor.dtype for tensor in tensors] + [tf.int32] * (call.kind == ALLTOALL)
     if tf.executing_eagerly():
@@ -78,7 +78,7 @@ def join() -> Tensor:
 
 
 def topology(question: str, process_set_id: int) -> Tensor:
-    """size, rank, local_size, local_rank or process_set_included, when the graph runs."""
+    """Return size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
     return _scalar("Horovod" + question.title().replace("_", ""), lambda: answer(question, process_set_id))
 
 

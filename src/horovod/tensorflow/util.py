@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of TensorFlow and of Keras 3 alike: keys for sets of them, and the tf.Variable behind each."""
+"""Helpers for variables of TensorFlow and of Keras 3: hashable keys, and the tf.Variable behind each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import tensorflow as tf
 
 
 def _executing_eagerly() -> bool:
-    """Whether operations run at once; under Horovod's name, which its programs import."""
+    """Return True if operations run immediately. Scripts import this function under Horovod's name."""
     return bool(tf.executing_eagerly())
 
 
 def tf_variable(variable: Any) -> Any:
-    """The tf.Variable itself; a variable of Keras 3 holds one."""
+    """Return the tf.Variable itself; a variable of Keras 3 holds one."""
     return variable if isinstance(variable, tf.Variable) or not hasattr(variable, "value") else variable.value
 
 
 def ref_of(variable: Any) -> Any:
-    """A key that is equal for equal variables: variables themselves compare element by element."""
+    """Return a hashable key of a variable; variables cannot be keys, because `==` compares their elements."""
     return tf_variable(variable).ref()
 
 
@@ -40,12 +40,12 @@ def refs_to_vars(refs: Any) -> Any:
 
 
 def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
-    """tf.device(device), or nothing where none is named: '' would undo what the caller chose."""
+    """Return tf.device(device), or a no-op if no device is given, because '' would undo the caller's choice."""
     return tf.device(device) if device else contextlib.nullcontext()
 
 
 def flattened(variables: Any) -> list[Any]:
-    """A list of variables from a list, a tree, or a method that gives one (as `variables` of older optimizers is)."""
+    """Return a list of variables from a list, a tree, or a method that returns one, as in older optimizers."""
     if callable(variables) and not isinstance(variables, tf.Variable):
         variables = variables()
     return list(tf.nest.flatten(list(variables) if isinstance(variables, (Iterator, Set)) else variables))

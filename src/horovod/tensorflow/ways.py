@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way that a collective takes: as an operation of TensorFlow's own, or through Python where that cannot be; in a
-function that XLA compiles, as a call of XLA's."""
+"""Selection of the implementation of a collective.
+
+It is a native TensorFlow operation if the library could be loaded, else a call through Python; in a function that XLA
+compiles it is a custom call.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,19 @@ from horovod.tensorflow.errors import UnknownProcessSetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The module of native operations, or None and why there is none.
+# The module of native operations and None, or None and the reason why there is none.
 operations, why_not_native = native.load()
-waits.frameworks_submit()  # TensorFlow's own threads
+waits.frameworks_submit()  # TensorFlow's own threads submit operations
 
 
 def _as_it_is(function: F) -> F:
-    """AutoGraph has nothing to do in a function of ours, and it takes long over their sources."""
+    """Exclude a function from AutoGraph, which would only waste time on converting it."""
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
 @_as_it_is
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> list[Tensor]:
-    """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
     if call.process_set.membership is None:
         _check_registered(call.process_set, call.type_name)
     if compiled.is_compiling():
@@ -42,7 +45,10 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> 
 
 
 def _check_registered(process_set: ProcessSet, operation: str) -> None:
-    """At the call, whether it runs or is traced. Without a world, a trace is for one that will come."""
+    """Raise an error for a process set that is not registered.
+
+    Without a world, allow it: it may be registered later.
+    """
     if default_context.is_initialized:
         try:
             default_context.check_registered(process_set)
@@ -73,7 +79,7 @@ def join() -> Tensor:
 
 @_as_it_is
 def topology(question: str, process_set_id: int = 0, name: str | None = None) -> Tensor:
-    """size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
+    """Return size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
     if tf.executing_eagerly() and default_context.membership_with_id(process_set_id) is None:
         named = ProcessSet([])
         named.process_set_id = process_set_id

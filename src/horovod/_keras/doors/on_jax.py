@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras on JAX, over horovod.jax: eager, and inside the training step that Keras compiles."""
+"""Adapter for Keras on JAX, over horovod.jax: in eager mode, and inside the training step that Keras compiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-import horovod.jax as hvd  # before Keras starts JAX's backend
+import horovod.jax as hvd  # imported before Keras starts JAX's backend
 from horovod._keras.state import KerasModelState
 from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.process_sets import ProcessSet
@@ -42,7 +42,7 @@ def divided_by_size(gradient: Any, process_set: ProcessSet) -> Any:
 
 
 def is_tracing() -> bool:
-    return True  # also outside of jit both branches of a condition are
+    return True  # JAX traces both branches of a condition, also outside of jit
 
 
 def reduce_group(
@@ -56,9 +56,9 @@ def reduce_group(
     process_set: ProcessSet,
     contents: str = "",
 ) -> list[Any]:
-    """Reduce the gradients, with which ranks compare the contents of the group outside of compiled programs.
+    """Reduce the gradients; outside of compiled programs, ranks also compare the contents of the group.
 
-    Inside them no gradient is None, because JAX makes zeros for what the loss does not depend on.
+    Inside compiled programs no gradient is None, because JAX returns zeros for variables that the loss does not use.
     """
     gradients = [dense(gradient) for gradient in tensors] or [jnp.zeros(0)]
     call = Call(ALLREDUCE, process_set, name, op, prescale, postscale, grouped=True, contents=contents)
@@ -66,7 +66,7 @@ def reduce_group(
 
 
 def compressed_by(compression: Any, op: int) -> None:
-    """Refuse methods: Keras has no place for their state in the training step that it compiles."""
+    """Refuse compression methods, because the training step that Keras compiles cannot store their state."""
     method_in(compression, (), "hvd.DistributedOptimizer of Keras on JAX", op)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras on TensorFlow, version 2 or 3, over horovod.tensorflow: eager, in graphs and in what XLA compiles."""
+"""Adapter for Keras 2 or 3 on TensorFlow, over horovod.tensorflow: in eager mode, in graphs and compiled by XLA."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tensor(value: Any) -> Any:
 
 
 def confirm(variables: Sequence[Any]) -> None:
-    """Nothing to ask: all that is sent goes through host memory, and is there when its operation is done."""
+    """Do nothing: all data goes through host memory, and is complete when its operation is done."""
 
 
 def is_sparse(gradient: Any) -> bool:
@@ -54,7 +54,7 @@ def reduce_group(
     process_set: ProcessSet,
     contents: str = "",
 ) -> list[Any]:
-    """Reduce the dense gradients, with which ranks compare the contents of the group, then gather the sparse ones."""
+    """Reduce the dense gradients while ranks compare the contents of the group, then gather the sparse ones."""
     options: dict[str, Any] = {
         "op": op,
         "prescale_factor": prescale,
@@ -71,7 +71,7 @@ def reduce_group(
 
 
 def compressed_by(compression: Any, op: int) -> CompressedReduction | None:
-    """Return what applies a compression method and has its state; None for a Compressor."""
+    """Return the object that applies a compression method and has its state; None for a Compressor."""
     method = method_in(compression, METHODS, "hvd.DistributedOptimizer of Keras on TensorFlow", op)
     return None if method is None else CompressedReduction(method, op, Memories())
 
@@ -85,7 +85,7 @@ def reduce_compressed(
     process_set: ProcessSet,
     contents: str = "",
 ) -> list[Any]:
-    """Reduce the dense gradients by a compression method, then gather those sparse ones that it leaves as they are."""
+    """Reduce the dense gradients by a compression method, then gather the sparse ones without compression."""
     options: dict[str, Any] = {"process_set": process_set, "op": compressed.op}
 
     def reduce(places: Sequence[int]) -> list[Any]:
@@ -106,7 +106,7 @@ def _reduced(
     compression: Any,
     options: dict[str, Any],
 ) -> list[Any]:
-    """Return the tensors of all ranks: dense ones as `reduce` returns them for their places, sparse ones gathered."""
+    """Return the reduced tensors: `reduce` gets the indices of the dense ones; sparse ones are gathered."""
     result = list(tensors)
     sparse = [index for index, tensor in enumerate(tensors) if is_sparse(tensor)]
     others = [index for index in range(len(tensors)) if index not in set(sparse)]
@@ -123,16 +123,16 @@ def _reduced(
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str) -> None:
-    # Keras 3 wraps TensorFlow's variables; those of Keras 2 are variables themselves.
+    # Keras 3 wraps TensorFlow's variables; in Keras 2 they are TensorFlow's variables.
     own = [variable if isinstance(variable, tf.Variable) else variable.value for variable in variables]
     if own:
         _broadcast_variables(own, root_rank)
 
 
 def build_model(model: Any, iterator: Any) -> None:
-    """Make the model's variables for the batches of an iterator, of which none is consumed.
+    """Create the model's variables for the batches of an iterator, without consuming a batch.
 
-    Tracing makes them, just as in the first training step; nothing is computed.
+    Tracing creates them, as in the first training step; nothing is computed.
     """
     batch = iterator.element_spec
     inputs = batch[0] if isinstance(batch, (tuple, list)) else batch

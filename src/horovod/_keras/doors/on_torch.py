@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras on PyTorch, over horovod.torch."""
+"""Adapter for Keras on PyTorch, over horovod.torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_sparse(gradient: Any) -> bool:
 
 
 def dense(gradient: Any) -> Any:
-    # Keras has no update rules for sparse tensors on PyTorch, so there is nothing to keep sparse.
+    # On PyTorch, Keras has no update rules for sparse tensors, so all gradients become dense.
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
@@ -50,7 +50,7 @@ def divided_by_size(gradient: Any, process_set: ProcessSet) -> Any:
 
 
 def is_tracing() -> bool:
-    return False  # torch.compile runs what it cannot hold in a graph
+    return False  # torch.compile runs what it cannot put into a graph as ordinary Python
 
 
 @leaves_graph
@@ -65,12 +65,12 @@ def reduce_group(
     process_set: ProcessSet,
     contents: str = "",
 ) -> list[Any]:
-    """Reduce the gradients, with which ranks compare the contents of the group.
+    """Reduce the gradients while ranks compare the contents of the group.
 
-    Without compression the results overwrite them: the gradients of a step are not read again.
+    Without compression the results overwrite the inputs, because a step's gradients are not read again.
     """
     gradients = [dense(gradient).detach().contiguous() for gradient in tensors]
-    gradients = gradients or [keras.ops.zeros(1)]  # not empty, because an empty CUDA tensor has no address
+    gradients = gradients or [keras.ops.zeros(1)]  # one value, because an empty CUDA tensor has no address
     wire = wire_of(compression) if all(map(is_convertible, gradients)) else AS_IT_IS
     compressor = Compression.none if wire else compression
     pairs = [compressor.compress(gradient) for gradient in gradients]
@@ -85,7 +85,7 @@ def reduce_group(
 
 
 def compressed_by(compression: Any, op: int) -> CompressedOnTorch | None:
-    """Return what applies a compression method and has its state; None for a Compressor."""
+    """Return the object that applies a compression method and has its state; None for a Compressor."""
     method = method_in(compression, METHODS, "hvd.DistributedOptimizer of Keras on PyTorch", op)
     return None if method is None else CompressedOnTorch(method, op)
 

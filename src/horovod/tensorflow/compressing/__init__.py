@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient compression by TensorFlow operations: error feedback, and exchanges that compress what leaves a host."""
+"""Gradient compression by TensorFlow operations: error feedback, and exchanges that compress data between hosts."""
 
 from horovod.tensorflow.compressing.gradients import METHODS as METHODS
 from horovod.tensorflow.compressing.gradients import CompressedReduction as CompressedReduction

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of int8: hosts send each other 8-bit chunks, add them up, and send 8-bit sums."""
+"""Exchange of int8: hosts send each other 8-bit chunks, add them up, and send the sums in 8 bits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Residual: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
 
 
 class Wire(NamedTuple):
-    """Alltoalls of an exchange, whose names tell its stages apart."""
+    """Alltoalls of one exchange, with a different name for each stage."""
 
     name: str | None
     process_set: ProcessSet
 
     def alltoall(self, values: Tensor, splits: Tensor, stage: str) -> Tensor:
-        """Return what the other ranks have sent to this one."""
+        """Return what the other ranks have sent to this rank."""
         name = self.stage(stage)
         return mpi_ops.alltoall(values, splits, name=name, process_set=self.process_set)[0]
 
@@ -37,11 +37,11 @@ class Wire(NamedTuple):
 def in_two_stages(
     flat: Tensor, plan: Plan, block: int, wire: Wire, residual: Residual | None, is_spread: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the sum of a flat tensor over all ranks, and what this rank's messages lacked.
+    """Return the sum of a flat tensor over all ranks, and the quantization errors of this rank's messages.
 
     Args:
-        residual: Returns what earlier messages lacked, by name, owner and count; None without error feedback.
-        is_spread: True if no two ranks are on one host, so that there is nothing to add up within hosts.
+        residual: Returns the errors of earlier messages, by name, owner and count; None without error feedback.
+        is_spread: True if each rank is on a host of its own, so that there is nothing to add up within hosts.
     """
     share = flat if is_spread else _summed_here(flat, plan, wire)
     if residual is not None:
@@ -63,6 +63,6 @@ def in_two_stages(
 
 
 def _summed_here(flat: Tensor, plan: Plan, wire: Wire) -> Tensor:
-    """Return the sum of this rank's share over the ranks of its host, in their order."""
+    """Return the sum of this rank's share over the ranks of its host, added in rank order."""
     parts = tf.reshape(wire.alltoall(flat, plan.reduce_splits, "reduce"), [plan.here, plan.share])
     return summed(plan.here, lambda number: parts[number])

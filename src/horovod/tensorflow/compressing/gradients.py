@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compression method as optimizers, tapes and allreduce apply it: whose memory it uses, and what it refuses."""
+"""Application of a compression method by optimizers, tapes and allreduce: which memory it uses, what it rejects."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from horovod.tensorflow.util import ref_of, tf_variable
 
 Tensor: TypeAlias = Any  # tf.Tensor
 
-METHODS = (Int8, PowerSGD)  # that optimizers and tapes take
+METHODS = (Int8, PowerSGD)  # methods that optimizers and tapes support
 
 
 class CompressedReduction:
-    """Reduces gradients by a method and keeps what the next step needs.
+    """Reduction of gradients by a compression method, with the state that the next step needs.
 
     Attributes:
         op: The reduction: a sum or a mean.
-        memories: What is kept, if this belongs to an optimizer; None if it is kept with the variables.
+        memories: The state, if this belongs to an optimizer; None if the state is stored with the variables.
     """
 
     def __init__(self, method: CompressionMethod, op: int, memories: Memories | None) -> None:
@@ -56,7 +56,7 @@ class CompressedReduction:
         return reduce_by(self.method, [tf.convert_to_tensor(it) for it in gradients], names, options, memory_of)
 
     def check(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Raise ValueError for gathered slices that would be compressed, and for an `exclude` that matches nothing."""
+        """Raise ValueError if a method would compress gathered slices, or if an `exclude` pattern matches nothing."""
         sparse = [
             name_of(variable)
             for variable, gradient in zip(variables, gradients, strict=True)
@@ -102,7 +102,7 @@ class CompressedReduction:
 def reduce_without_memory(
     method: CompressionMethod, tensors: Sequence[Any], *, name: str | None, op: int, process_set: ProcessSet
 ) -> list[Tensor]:
-    """Return reduced tensors of which nothing is kept. Their gradients are reduced without compression."""
+    """Return tensors reduced without error feedback. Their own gradients are reduced without compression."""
     options = Options(name, op, process_set)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -117,17 +117,17 @@ def reduce_without_memory(
 
 
 def bare_method(compression: Any, function: str, op: int = Average) -> CompressionMethod | None:
-    """Return a method that works without memory; None for a Compressor."""
+    """Return the method if it works without memory; None for a Compressor. Raise an error for other methods."""
     return method_in(compression, (Int8,), function, op)
 
 
 def no_method(compression: Any, function: str) -> None:
-    """Refuse methods where only a Compressor works."""
+    """Raise an error if the compression is a method instead of a Compressor."""
     method_in(compression, (), function)
 
 
 def name_of(variable: Any) -> str:
-    """Return the name that `exclude` is compared with: the path of Keras 3, else the name without the output number."""
+    """Return the name that `exclude` is compared with: Keras 3's path, else the name without the output number."""
     path = getattr(variable, "path", None)
     if isinstance(path, str):
         return path

@@ -12,7 +12,7 @@ from horovod.tensorflow.compressing.loops import concatenated, summed
 
 Tensor: TypeAlias = Any  # tf.Tensor
 
-_STEPS = 127.0  # of a value's absolute part
+_STEPS = 127.0  # quantization steps between zero and the largest absolute value of a block
 
 
 def message_bytes(count: int, block: int) -> int:
@@ -21,7 +21,7 @@ def message_bytes(count: int, block: int) -> int:
 
 
 def encode(values: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Return the message for a flat float32 tensor, and what the message lacks of it."""
+    """Return the message for a flat float32 tensor, and the quantization error."""
     count = tf.size(values)
     blocks = (count + block - 1) // block
     rows = tf.reshape(tf.pad(values, [[0, blocks * block - count]]), [blocks, block])
@@ -29,7 +29,7 @@ def encode(values: Tensor, block: int) -> tuple[Tensor, Tensor]:
     is_finite = tf.reduce_all(tf.math.is_finite(rows), axis=1)
     inverse = _STEPS / largest
     is_zero = tf.math.is_inf(inverse)  # the block is zero, or too small for a scale
-    # TensorFlow replaces a division by a constant by a product. In float64 that does not change the rounded result.
+    # TensorFlow turns division by a constant into multiplication. In float64 this does not change the rounded result.
     scale = tf.cast(tf.cast(largest, tf.float64) / _STEPS, tf.float32)
     scale = tf.where(is_finite, tf.where(is_zero, 0.0, scale), np.float32(np.nan))
     factor = tf.where(is_finite & ~is_zero, inverse, 0.0)
@@ -50,12 +50,12 @@ def decode(message: Tensor, count: Tensor, block: int) -> Tensor:
 
 
 def decode_sum(messages: Tensor, count: Tensor, block: int) -> Tensor:
-    """Return the sum of the values of messages of one length, which are rows of a matrix, in their order."""
+    """Return the sum of the values of equally long messages, the rows of a matrix, added in their order."""
     return summed(tf.shape(messages)[0], lambda number: decode(messages[number], count, block))
 
 
 def encode_chunks(values: Tensor, cuts: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Return the messages of consecutive chunks of a tensor, one after the other, and what they lack of it."""
+    """Return the concatenated messages of consecutive chunks of a tensor, and the quantization error."""
     messages, left = concatenated(
         tf.size(cuts) - 1,
         [tf.uint8, tf.float32],
@@ -65,7 +65,7 @@ def encode_chunks(values: Tensor, cuts: Tensor, block: int) -> tuple[Tensor, Ten
 
 
 def decode_chunks(messages: Tensor, cuts: Tensor, block: int) -> Tensor:
-    """Return the values of messages that lie one after the other: those of consecutive chunks."""
+    """Return the values of concatenated messages of consecutive chunks."""
     counts = cuts[1:] - cuts[:-1]
     ends = tf.cumsum(4 * ((counts + block - 1) // block) + counts)
     starts = tf.concat([[0], ends], 0)

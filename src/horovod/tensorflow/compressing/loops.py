@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over parts whose number may be known only when a graph runs. A few parts need no loop in the graph."""
+"""Loops over a number of parts that may be known only when a graph runs. Small known numbers are unrolled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_UNROLLED = 16
 def concatenated(
     count: Tensor, dtypes: Sequence[tf.DType], parts: Callable[[Tensor], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Return flat tensors, one for each dtype, made of those that `parts` returns for 0, 1, … count - 1."""
+    """Return one flat tensor for each dtype: the concatenation of what `parts` returns for 0, 1, … count - 1."""
     if (fixed := _unrolled(count)) is not None:
         return [tf.concat(column, 0) for column in zip(*map(parts, range(fixed)), strict=True)]
 
@@ -47,6 +47,6 @@ def summed(count: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _unrolled(count: Tensor) -> int | None:
-    """Return the number of parts if it is known and small."""
+    """Return the number of parts if it is known and small, else None."""
     value = tf.get_static_value(count)
     return int(value) if value is not None and 1 <= value <= _MAX_UNROLLED else None

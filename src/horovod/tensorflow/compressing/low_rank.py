@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PowerSGD: each matrix of gradients travels as two thin factors, all first factors together, then all second ones.
 
-Sums of factors are what the method needs, so the exchange is an ordinary allreduce, which sends nothing but factors
-between hosts. So with any scope each rank keeps the residual of its own gradients.
+The method only needs sums of factors, so the exchange is an ordinary allreduce, and only factors travel between hosts.
+Therefore each rank keeps the residual of its own gradients, whatever the method's scope is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from horovod.tensorflow.compressing.exchange import Wire
 
 Tensor: TypeAlias = Any  # tf.Tensor
 
-_SMALLEST = 1e-30  # values of matrices are scaled to 1 because squares of small ones underflow; not below this
+_SMALLEST = 1e-30  # lower limit for scaling a matrix to 1, which keeps squares of small values from underflowing
 
 
 class Matrix(NamedTuple):
-    """A gradient folded to a matrix. The last dimension of TensorFlow's kernels holds the outputs."""
+    """Shape of a gradient that is folded to a matrix. In TensorFlow's kernels the last dimension holds the outputs."""
 
     rows: int
     columns: int
@@ -34,7 +34,7 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(shape: Sequence[int], method: PowerSGD) -> Matrix | None:
-    """Return the matrix that a gradient is folded to, or None if its factors would not be smaller."""
+    """Return the matrix that a gradient is folded to, or None if its factors would not be small enough."""
     if len(shape) < 2 or not math.prod(shape):
         return None
     rows, columns = math.prod(shape[:-1]), shape[-1]
@@ -44,13 +44,13 @@ def matrix_of(shape: Sequence[int], method: PowerSGD) -> Matrix | None:
 
 
 def first_q(matrices: Sequence[Matrix], seed: int) -> npt.NDArray[np.float32]:
-    """Return the first Q of all matrices, equal on all ranks."""
+    """Return the initial Q of all matrices, equal on all ranks."""
     count = sum(it.columns * it.rank for it in matrices)
     return np.random.default_rng(seed).uniform(-1.0, 1.0, count).astype(np.float32)
 
 
 def by_factors(flat: Tensor, matrices: Sequence[Matrix], q: Tensor, wire: Wire) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean of a flat tensor over all ranks as far as factors hold it, what they lack, and the next Q."""
+    """Return the low-rank mean of a flat tensor over all ranks, this rank's difference from it, and the next Q."""
     values = [
         tf.reshape(part, [it.rows, it.columns])
         for it, part in zip(matrices, tf.split(flat, [it.rows * it.columns for it in matrices]), strict=True)
@@ -79,10 +79,10 @@ def _divided(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
 
 
 def _orthonormalised(matrix: Tensor) -> Tensor:
-    """Return an orthonormal basis that spans the columns, completed if these depend on each other or are zero."""
+    """Return an orthonormal basis of the columns' span, completed if columns are linearly dependent or zero."""
     largest = tf.maximum(tf.reduce_max(tf.abs(matrix)), _SMALLEST)
     scaled = matrix / largest
     is_finite = tf.reduce_all(tf.math.is_finite(scaled))
-    # The decomposition need not end with NaN for NaN.
+    # Keep NaN out of the decomposition, because it might not return NaN for it.
     basis = tf.linalg.qr(tf.where(is_finite, scaled, tf.zeros_like(scaled)))[0]
     return tf.where(is_finite, basis, np.float32(np.nan))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank keeps of compressed gradients from step to step: variables, by the variables that the gradients are of.
+"""State that a rank keeps of compressed gradients between steps, as variables keyed by the gradients' variables.
 
-The memories of an optimizer belong to it. Those of tapes, which are made anew for each step, belong to the variables.
+An optimizer owns its memories. A tape is recreated for each step, so its memories are stored with the variables.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _NO_OWNER = (-1, -1, -1, -1)
 
 
 class Memory(tf.Module):  # type: ignore[misc]
-    """Variables of one exchange. `owner` says what the residuals belong to: see exchange_plan.Plan."""
+    """Variables of one exchange. `owner` identifies the share that the residuals are of: see exchange_plan.Plan."""
 
     def __init__(self, initial: Mapping[str, Any]) -> None:
-        """`initial`: values by name. Residuals are empty at first: how long they are depends on the hosts."""
+        """Create the variables from `initial`, values by name.
+
+        Residuals start empty; their length depends on the hosts.
+        """
         super().__init__(name="horovod_memory")
-        object.__setattr__(self, "last_graph", None)  # the graph that used it last
+        object.__setattr__(self, "last_graph", None)  # weak reference to the graph that used it last
         object.__setattr__(self, "initial", dict(initial) | {"owner": np.array(_NO_OWNER, np.int32)})
         with tf.init_scope():
             for name, value in self.initial.items():
@@ -38,13 +41,13 @@ class Memory(tf.Module):  # type: ignore[misc]
                 setattr(self, name, variable)
 
     def still_valid(self, name: str, owner: Any, count: Any) -> Any:
-        """Return a residual as a tensor: zeros if it belongs to something else."""
+        """Return a residual as a tensor; zeros if it belongs to another share."""
         kept = getattr(self, name).read_value()
         is_ours = tf.reduce_all(tf.equal(self.owner.read_value(), owner)) & tf.equal(tf.size(kept), count)
         return tf.cond(is_ours, lambda: kept, lambda: tf.zeros([count]))
 
     def keep(self, is_finite: Any, **values: Any) -> list[Any]:
-        """Assign new values if the result is finite. Return the assignments, for a graph to wait for."""
+        """Assign new values if the result is finite. Return the assignments, so that a graph can wait for them."""
         return [
             getattr(self, name).assign(
                 tf.cond(is_finite, lambda v=value: v, lambda n=name: getattr(self, n).read_value())
@@ -57,20 +60,20 @@ class Memory(tf.Module):  # type: ignore[misc]
         return {name: np.array(getattr(self, name).numpy()) for name in self.initial}
 
     def take(self, values: Values | None) -> None:
-        """Take over what `values` returned; None stands for the beginning."""
+        """Assign what `values` returned; None stands for the initial values."""
         for name, value in (self.initial if values is None else values).items():
             getattr(self, name).assign(value)
 
 
 class Memories(tf.Module):  # type: ignore[misc]
-    """Memories by what they are of. As a module it can be part of a tf.train.Checkpoint."""
+    """Memories by key. As a module it can be part of a tf.train.Checkpoint."""
 
     def __init__(self) -> None:
         super().__init__(name="horovod_memories")
-        object.__setattr__(self, "all", {})  # not an attribute that TensorFlow follows: keys are no names
+        object.__setattr__(self, "all", {})  # hidden from TensorFlow's tracking, which requires names as keys
 
     def find(self, key: Hashable, initial: Callable[[], Mapping[str, Any]]) -> Memory:
-        """Return the memory of a key; make it at the first call."""
+        """Return the memory of a key; create it at the first call."""
         known: dict[Hashable, Memory] = self.all
         if key not in known:
             memory = Memory(initial())
@@ -80,7 +83,7 @@ class Memories(tf.Module):  # type: ignore[misc]
 
 
 def memories_of(variables: Sequence[Any]) -> Memories:
-    """Return the memories that belong to variables: the first one holds them, so that they live as long."""
+    """Return the memories that belong to variables. The first variable holds them, so that they live as long as it."""
     holder = tf_variable(variables[0])
     if not hasattr(holder, _MEMORIES):
         setattr(holder, _MEMORIES, Memories())
@@ -95,7 +98,7 @@ def memories_on(variables: Sequence[Any]) -> list[Memory]:
 
 
 class SavedMemories:
-    """Copies of memories for a commit. `prepare` makes them, `keep` lets them take the place of earlier ones."""
+    """Copies of memories for a commit: `prepare` makes them, `keep` replaces the earlier copies with them."""
 
     def __init__(self) -> None:
         self._prepared: list[tuple[Memory, Values]] = []
@@ -106,11 +109,11 @@ class SavedMemories:
         self._prepared = [(memory, memory.values()) for memory in memories]
 
     def keep(self) -> None:
-        """Let the copies made last be what `restore` takes."""
+        """Make the prepared copies those that `restore` uses."""
         self._kept = self._prepared
 
     def restore(self, memories: Sequence[Memory]) -> None:
-        """Give memories the values that they had; those that are newer begin again."""
+        """Restore the values of memories at the last `keep`; reset memories that are newer."""
         kept = {id(memory): values for memory, values in self._kept}
         for memory in memories:
             memory.take(kept.get(id(memory)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of an exchange as tensors. What an elastic job has traced asks for the plan whenever it runs."""
+"""Plan of an exchange as tensors. Graphs that an elastic job traces compute the plan whenever they run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def may_change() -> bool:
 
 
 def is_on_one_host(process_set: ProcessSet) -> bool:
-    """Return True if all ranks of the set are on one host, also whenever what is traced now runs."""
+    """Return True if all ranks of the set are on one host and will be whenever the traced function runs."""
     return not may_change() and len(set(_hosts(process_set))) == 1
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of gradients by a compression method: what travels dense, what is compressed, and what is kept.
+"""Reduction of gradients by a compression method: selects gradients to compress, reduces them and updates the memory.
 
-A reduction begins with one grouped allreduce of the dense gradients, in which ranks compare what they are about to do.
+A reduction begins with one grouped allreduce of the uncompressed gradients, in which ranks also compare which gradients
+they will compress.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from horovod.tensorflow.compressing.plans import is_on_one_host, may_change, pla
 
 Tensor: TypeAlias = Any  # tf.Tensor
 
-MemoryOf: TypeAlias = Callable[[Sequence[int]], "Memory | None"]  # of the chosen gradients, by their places
+# Returns the memory of the gradients at the given indices.
+MemoryOf: TypeAlias = Callable[[Sequence[int]], "Memory | None"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How gradients are reduced, apart from the method."""
+    """Options of a reduction, apart from the method."""
 
     name: str | None
     op: int
@@ -45,7 +47,7 @@ def reduce_by(
 
     Args:
         names: Names of the variables, for `exclude`.
-        memory_of: Returns what is kept of the gradients that are compressed; None where nothing is.
+        memory_of: Returns the memory of the compressed gradients, or None if the method needs none.
     """
     if compiled.is_compiling():
         raise NotImplementedError(
@@ -61,7 +63,7 @@ def reduce_by(
 
 
 def initial_memory(method: CompressionMethod, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return what a memory holds at first for gradients of these shapes."""
+    """Return the initial values of a memory for gradients of these shapes."""
     nothing = np.zeros(0, np.float32)
     if not isinstance(method, PowerSGD):
         return {"residual": nothing, "residual_of_sum": nothing}
@@ -71,7 +73,7 @@ def initial_memory(method: CompressionMethod, shapes: Sequence[Sequence[int]]) -
 
 
 class _Step:
-    """One reduction of which at least a part is compressed."""
+    """One reduction that compresses at least one gradient."""
 
     def __init__(
         self,
@@ -89,18 +91,20 @@ class _Step:
         self._wire = Wire(options.name, options.process_set)
 
     def run(self, contents: str) -> list[Tensor]:
-        """Return the reduced tensors in their order."""
+        """Return the reduced tensors in the order of the inputs."""
         rest = [place for place in range(len(self._tensors)) if place not in set(self._chosen)]
         start = self._start_after()
         sent = [self._tensors[place] for place in rest]
         sent += [] if start is None else [tf.cast(self._steps() >= start, tf.float32)[None]]
         reduced = _grouped(sent or [tf.zeros([0])], self._options, self._options.name, contents)
-        with tf.control_dependencies(_in_graph(reduced[:1])):  # where ranks differ, the exchange below never begins
+        # If ranks differ, this fails and the exchange below does not start.
+        with tf.control_dependencies(_in_graph(reduced[:1])):
             values = [tf.identity(self._tensors[place]) for place in self._chosen]
         count = sum(value.shape.num_elements() for value in values)
         plan = plan_for(self._options.process_set, self._method.scope, count, self._message_bytes)
         conditions = [plan.hosts > 1] if may_change() else []
-        # If one rank has made its dense steps, all of them go on: a new rank of an elastic job has made none.
+        # A new rank of an elastic job has made no dense step yet. All ranks compress if any rank has made all of its
+        # dense steps.
         conditions += [] if start is None else [reduced[-1][0] > 0]
         rest_is_finite = _are_finite(reduced[: len(rest)])
         if conditions:
@@ -146,7 +150,7 @@ class _Step:
             total, kept = self._by_int8(flat, plan)
             result = total / tf.cast(plan.size, tf.float32) if self._options.op == Average else total
         if self._memory is not None:
-            # Every rank has the whole result, so all of them keep what is lost or none does.
+            # Every rank has the whole result, so either all ranks update their memory or none does.
             updates = self._memory.keep(rest_is_finite & _are_finite([result]), **kept)
             with tf.control_dependencies(_in_graph(updates)):
                 result = tf.identity(result)
@@ -195,5 +199,5 @@ def _are_finite(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _in_graph(values: Sequence[Any]) -> list[Any]:
-    """Return what a graph can wait for. In eager mode everything has happened already."""
+    """Return the values that a graph has to wait for; in eager mode none, because they are already computed."""
     return [] if tf.executing_eagerly() else list(values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.data's service for a training job: a compute job runs the workers, and the trainers send their datasets there.
+"""tf.data's service for a training job: a compute job runs the workers, and the trainers send their datasets to it.
 
 Dispatchers run in the compute job or beside the trainers (`dispatcher_side`); each has its own workers. Trainer r uses
 dispatcher r % dispatchers.
@@ -30,7 +30,7 @@ _FILE_PAUSE_S = 0.1
 
 @dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What trainers and workers must know to find each other. It holds a secret: keep the file private."""
+    """Addresses and settings that connect trainers and workers. Keep the file private, because it contains a secret."""
 
     dispatchers: int
     workers_per_dispatcher: int
@@ -57,7 +57,7 @@ class TfDataServiceConfig:
         return TfDataServiceConfig(**{**config, "addresses": addresses, "key": base64.b64decode(config["key"])})
 
     def write(self, filename: str) -> None:
-        """Readable by its owner alone, and there as a whole or not at all."""
+        """Write the file atomically, readable only by its owner."""
         partial = f"{filename}.{os.getpid()}"
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(self.to_dict(), file)
@@ -65,7 +65,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def read(filename: str, wait_for_file_creation: bool = False) -> TfDataServiceConfig:
-        """`wait_for_file_creation`: the compute job, which writes the file, may still be starting."""
+        """Read the file; with `wait_for_file_creation`, wait for the compute job to write it."""
         while wait_for_file_creation and not os.path.exists(filename):
             time.sleep(_FILE_PAUSE_S)
         return TfDataServiceConfig.from_dict(json.loads(Path(filename).read_text(encoding="utf-8")))
@@ -73,7 +73,7 @@ class TfDataServiceConfig:
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """Inside the block the service is there; gives its address, for tf.data.experimental.service.distribute.
+    """Provide the service inside the block; yield its address, for tf.data.experimental.service.distribute.
 
     The compute job ends when all trainers have left their blocks and their processes have ended.
     """
@@ -81,8 +81,8 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     dispatcher_id = rank % compute_config.dispatchers
     client = compute_config.compute_client()
     server = None
-    # Until the end of the process: TensorFlow's iterators, when they are forgotten, say goodbye to the service, and
-    # wait for ever if it is gone. The connection tells the compute job that this process lives.
+    # Keep the connection until the process ends, because it tells the compute job that this process is alive. When
+    # TensorFlow's iterators are deleted, they notify the service and would wait indefinitely if it had ended.
     _until_the_end.append(client)
     try:
         if compute_config.dispatcher_side == "training" and rank < compute_config.dispatchers:
@@ -93,7 +93,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
         yield f"grpc://{address}"
         gc.collect()
         client.leave(rank)
-        if rank == 0 or server is not None:  # the others still need the workers and what runs here
+        if rank == 0 or server is not None:  # other trainers still need the workers, and a dispatcher in this process
             client.wait_for_leaving(trainers, compute_config.timeout)
     finally:
         if rank == 0:
@@ -117,10 +117,12 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> tf.data.Dataset:
-    """The dataset, worked out by the compute job; the service stays until this process ends.
+    """Return the dataset as computed by the compute job; the service stays until this process ends.
 
-    `reuse_dataset`: all trainers share one pass over the data. `round_robin`: they take its elements in turn, for which
-    all must go on to the same step; needs `size`, the number of trainers.
+    Args:
+        reuse_dataset: Share one pass over the data among all trainers.
+        round_robin: Deal elements out to the trainers in turn. All trainers must run equally many steps.
+        size: Number of trainers; required with `round_robin`.
     """
     if round_robin and size is None:
         raise ValueError("round_robin deals elements out in turn: pass size=hvd.size()")
@@ -138,11 +140,11 @@ def send_to_data_service(
     )
 
 
-tf.data.Dataset.send_to_data_service = send_to_data_service  # as Horovod's scripts call it
+tf.data.Dataset.send_to_data_service = send_to_data_service  # Horovod's scripts call it as a method
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """What every rank of the compute job runs: a worker, and on some ranks a dispatcher, until trainers are done."""
+    """Run one rank of the compute job, a worker and on some ranks a dispatcher, until the trainers are done."""
     dispatcher_id, worker_id = divmod(hvd.rank(), compute_config.workers_per_dispatcher)
     client = compute_config.compute_client()
     servers: list[Any] = []
@@ -182,4 +184,4 @@ def _start_worker(client: ComputeClient, dispatcher_address: str, timeout_s: flo
 
 
 def _stop(server: Any) -> None:
-    server._stop()  # there is no public way: the servers otherwise live until Python forgets them
+    server._stop()  # there is no public method; otherwise servers stop only when Python deletes them

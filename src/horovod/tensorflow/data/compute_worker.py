@@ -22,7 +22,7 @@ parser.add_argument(
     "--dispatcher-side", choices=SIDES, default="compute", help="which job runs the dispatchers (default compute)"
 )
 parser.add_argument("--timeout", type=int, default=60, metavar="SECONDS", help="for the start (default 60)")
-parsed_args: argparse.Namespace | None = None  # unless this is the program that runs
+parsed_args: argparse.Namespace | None = None  # None unless this module is the running program
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) -> None:
@@ -42,7 +42,8 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) 
             config.write(configfile)
         config = hvd.broadcast_object(config, name="TfDataServiceConfig")
         compute_worker_fn(config)
-        hvd.allgather_object(None, name="compute_workers.done")  # the board stays until all have seen the end
+        # Rank 0 keeps its service until all ranks have received the shutdown.
+        hvd.allgather_object(None, name="compute_workers.done")
     finally:
         if service is not None:
             with contextlib.suppress(FileNotFoundError):

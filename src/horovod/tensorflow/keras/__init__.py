@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door of tf.keras, of whichever version TensorFlow has: `import horovod.tensorflow.keras as hvd`."""
+"""The API of tf.keras, for TensorFlow's Keras 2 and Keras 3: `import horovod.tensorflow.keras as hvd`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ broadcast = _functions.broadcast
 reducescatter = _functions.reducescatter
 broadcast_global_variables = _functions.broadcast_global_variables
 
-from horovod.tensorflow.keras import callbacks, elastic  # they use what is above
+from horovod.tensorflow.keras import callbacks, elastic  # imported late because they import this module
 
 __all__ = [
     "Compression",

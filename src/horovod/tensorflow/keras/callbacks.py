@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks for model.fit of tf.keras; their parameters are those of horovod._keras.shared_callbacks."""
+"""Callbacks for model.fit of tf.keras; horovod._keras.shared_callbacks documents their parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
     ) -> None:
         suffix = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(
-            filepath=suffix if is_keras3(keras) else None,  # Keras 3 looks at the suffix
+            filepath=suffix if is_keras3(keras) else None,  # Keras 3 requires a path with a known suffix
             monitor=monitor,
             verbose=verbose,
             save_best_only=True,

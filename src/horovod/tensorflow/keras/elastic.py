@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with tf.keras: KerasState, the callbacks that keep it up to date, and hvd.elastic.run."""
+"""Elastic training with tf.keras: KerasState, the callbacks that update and commit it, and hvd.elastic.run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horovod.common.checkpoint import checkpoint as checkpoint
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
 run = door_of(keras).run
-TensorFlowKerasState: Any = door_of(keras).State  # its name in Horovod; each backend has its own
+TensorFlowKerasState: Any = door_of(keras).State  # Horovod's name for it; the class differs by Keras backend
 
 
 class KerasState(TensorFlowKerasState):  # type: ignore[misc]
