@@ -92,7 +92,21 @@ def check_installed_version(name: str, version: str, exception: BaseException | 
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """ImportError, with what to install, if the framework behind an extension is missing."""
+    """Raise ImportError, with what to install, if a framework is missing.
+
+    Args:
+        ext_name: The API's module, for example 'horovod.torch'.
+        ext_env_var: Has no effect.
+        pkg_path: Has no effect.
+        *args: Have no effect.
+
+    Raises:
+        ImportError: The framework is not installed.
+
+    Example:
+        >>> name = hvd.__name__
+        >>> hvd.check_extension(name, '', '')
+    """
     frameworks.require(ext_name)
 
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docstrings of public names describe each argument and what is returned, and are those of the table."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+from testkit.docstrings.entry import Entry, docstring, parameters
+from testkit.docstrings.writer import definitions, targets, written
+from testkit.places import ROOT
+
+# Kept for programs written for Horovod; the compatibility page describes them.
+WITHOUT_TEXT: set[str] = set()
+DEFINITIONS = {f"{module}.{name}": (node, is_method) for _, module, name, _, node, is_method in definitions()}
+
+
+def section(text, title):
+    """Return the lines below a title, without their indentation."""
+    found = re.search(rf"^{title}:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+    return re.sub(r"^    ", "", found[1], flags=re.MULTILINE) if found else ""
+
+
+def test_sources_hold_the_docstrings_of_the_table():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "docstrings"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_docstring_that_was_edited_is_noticed_and_mended(tmp_path):
+    target = next(one for one in targets() if one.public.endswith(".rank"))
+    text = target.path.read_text(encoding="utf-8")
+    copy = tmp_path / "copy.py"
+    copy.write_text(text.replace("Return this process's rank,", "Return something,"), encoding="utf-8")
+    (node,) = (one for one in ast.walk(ast.parse(copy.read_text())) if getattr(one, "name", "") == "rank")
+    moved = type(target)(target.public, target.api, copy, node, target.names, target.entry)
+    assert copy.read_text() != text
+    assert written(copy, [moved]) == text
+
+
+def test_every_public_name_has_a_text():
+    assert {target.public for target in targets()} | WITHOUT_TEXT == set(DEFINITIONS)
+
+
+@pytest.mark.parametrize("public", sorted(set(DEFINITIONS) - WITHOUT_TEXT))
+def test_a_docstring_is_complete(public):
+    node, is_method = DEFINITIONS[public]
+    text = ast.get_docstring(node) or ""
+    assert re.match(r"[A-Z].*\.(\n\n|$)", text), "no summary of one line"
+    described = re.findall(r"^(\**\w+): \S", section(text, "Args"), re.MULTILINE)
+    assert described == parameters(node, is_method)
+    is_none = isinstance(node, ast.ClassDef) or (isinstance(node.returns, ast.Constant) and node.returns.value is None)
+    assert bool(section(text, "Returns")) is not is_none
+    assert section(text, "Example").startswith(">>> ")
+
+
+def test_an_argument_without_a_text_is_an_error():
+    with pytest.raises(KeyError, match="other"):
+        docstring(Entry("Do it.", args={"one": "The first."}), ["one", "other"], {}, {}, 4)
+    with pytest.raises(ValueError, match="gone"):
+        docstring(Entry("Do it.", args={"gone": "The first."}), [], {}, {}, 4)
