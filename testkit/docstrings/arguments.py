@@ -14,6 +14,7 @@ ARGUMENTS = {
     "prescale_factor": "Factor by which each rank's values are multiplied before they are reduced.",
     "process_set": "The ranks that take part. By default all ranks of the job.",
     "root_rank": "The rank that sends its values, counted among all ranks of the job.",
+    "save_weights_only": "As in keras.callbacks.ModelCheckpoint.",
     "tensor": "The $tensor that this rank contributes. It does not change.",
     "tensors": "List of $tensors that this rank contributes. They do not change.",
     "verbose": "Has no effect.",

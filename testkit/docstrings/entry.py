@@ -49,16 +49,13 @@ class Entry:
 
 
 def parameters(node: ast.FunctionDef | ast.ClassDef, is_method: bool = False) -> list[str]:
-    """Return the arguments of a function, or of a class: those of its `__init__`, or the fields of a data class."""
+    """Return the arguments of a function, or the fields of a data class; nothing for any other class."""
     if isinstance(node, ast.FunctionDef):
         arguments = node.args
         names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)][is_method:]
         names += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
         names += [one.arg for one in arguments.kwonlyargs]
         return names + ([f"**{arguments.kwarg.arg}"] if arguments.kwarg else [])
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and one.name == "__init__":
-            return parameters(one, is_method=True)
     fields = [one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
     return fields if any("dataclass" in ast.unparse(one) for one in node.decorator_list) else []
 

@@ -6,6 +6,11 @@ from __future__ import annotations
 from testkit.docstrings.entry import Entry
 
 _NOT_INITIALIZED = {"HorovodNotInitializedError": "Call hvd.init() first. The error is also a ValueError."}
+_ERROR_ARGUMENTS = {
+    "args": "The message.",
+    "lost_rank": "Value of the attribute.",
+    "operation": "Value of the attribute.",
+}
 
 
 def _question(summary: str, returns: str, example: str, about: str = "") -> Entry:
@@ -202,11 +207,7 @@ TABLE = {
         "A rank failed, a connection broke or the engine was shut down while an operation was pending.",
         "Elastic training recovers from this error. `lost_rank` is the rank that failed, or None if it is not known. "
         "`operation` is the name of the operation, or None.",
-        {
-            "args": "The message.",
-            "lost_rank": "Value of the attribute.",
-            "operation": "Value of the attribute.",
-        },
+        _ERROR_ARGUMENTS,
         "",
         {},
         "error = hvd.HorovodInternalError('rank 1 was lost', lost_rank=1)\nerror.lost_rank  # on 2 ranks: 1",
@@ -215,6 +216,7 @@ TABLE = {
         "Ranks disagree about a tensor or a step.",
         "For example, rank 0 reduces float32 of shape (3,) and rank 1 float64 of shape (4,) under one name. Every rank "
         "of the process set raises it, and the next operation works. Elastic training does not recover from it.",
+        args=_ERROR_ARGUMENTS,
         example="issubclass(hvd.HorovodMismatchError, hvd.HorovodInternalError)  # on 2 ranks: True",
     ),
     "check_extension": Entry(
@@ -227,6 +229,12 @@ TABLE = {
         },
         raises={"ImportError": "The framework is not installed."},
         example="name = hvd.__name__\nhvd.check_extension(name, '', '')",
+    ),
+    "split_list": Entry(
+        "Cut a list into consecutive parts whose lengths differ by at most one.",
+        args={"l": "The list.", "n": "Number of parts."},
+        returns="The parts; the longer ones are first.",
+        example="hvd.split_list([1, 2, 3], 2)  # on 2 ranks: [[1, 2], [3]]",
     ),
     "allgather_object": Entry(
         "Gather one Python object from each rank.",

@@ -45,7 +45,6 @@ WORDS: dict[str, dict[str, str]] = {
         "other": "tf.zeros(2)",
     },
     "keras": {**_PLAIN, "list": ".tolist()"},
-    "tensorflow.keras": {**_PLAIN, "list": ".tolist()"},
     "mxnet": {
         "tensor": "NDArray",
         "a_tensor": "an NDArray",
@@ -53,7 +52,7 @@ WORDS: dict[str, dict[str, str]] = {
         "list": ".asnumpy().tolist()",
         "full": "mx.nd.zeros(2) + hvd.rank()",
         "rows": "mx.nd.array([[1.0], [2.0]])",
-        "ints": "mx.nd.array([10, 20])",
+        "ints": "mx.nd.array([10, 20], dtype='int32')",
         "other": "mx.nd.zeros(2)",
     },
     "data": _PLAIN,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 
-from api_names import Sources
+from api_names import Found, Sources
 
 from testkit.docstrings.entry import Entry, docstring, parameters
-from testkit.docstrings.tables import ARGUMENTS, INNER, MODULES, TABLES
+from testkit.docstrings.tables import ARGUMENTS, INNER, MODULES, NAMES, TABLES
 from testkit.docstrings.words import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,27 +50,56 @@ class Target:
             raise SystemExit(f"scripts/docstrings: {self.public}: {error!r}") from error
 
 
-def definitions(root: Path = SOURCES) -> Iterator[tuple[str, str, str, Path, ast.FunctionDef | ast.ClassDef, bool]]:
-    """Yield each public function and class once, with its API, module, name, file, and if it is a method."""
+@dataclass(frozen=True)
+class Definition:
+    """A public function or class.
+
+    Args:
+        module: The public module.
+        name: Its name there.
+        api: The table that has its entry.
+        path: The file that defines it.
+        node: The definition.
+        names: Its arguments, without `self`.
+    """
+
+    module: str
+    name: str
+    api: str
+    path: Path
+    node: ast.FunctionDef | ast.ClassDef
+    names: list[str]
+
+
+def definitions(root: Path = SOURCES) -> Iterator[Definition]:
+    """Yield each public function and class once."""
     sources = Sources(root)
     seen: set[tuple[Path, int]] = set()
     for module, api in MODULES.items():
-        for name in sources.public(module):
-            found = sources.find(module, name)
-            inner = INNER.get((module, name))
-            if inner is not None:
-                tree = sources.tree(inner[0])
-                node = _inner(tree, inner[1])
-                where, is_method = inner[0], False
-            elif found is None or not isinstance(found.node, (ast.FunctionDef, ast.ClassDef)):
+        for name in NAMES.get(module) or sources.public(module):
+            found = _found(sources, module, name)
+            if found is None or not isinstance(found.node, (ast.FunctionDef, ast.ClassDef)):
                 continue
-            else:
-                node, where, is_method = found.node, found.module, found.is_method
-            path = sources.path(where)
+            path = sources.path(found.module)
             assert path is not None
-            if (path, node.lineno) not in seen:
-                seen.add((path, node.lineno))
-                yield api, module, name, path, node, is_method
+            if (path, found.node.lineno) not in seen:
+                seen.add((path, found.node.lineno))
+                yield Definition(module, name, api, path, found.node, _arguments(sources, found))
+
+
+def _found(sources: Sources, module: str, name: str) -> Found | None:
+    """Return where a public name is defined; that may be inside of a function."""
+    inner = INNER.get((module, name))
+    return Found(inner[0], _inner(sources.tree(inner[0]), inner[1])) if inner else sources.find(module, name)
+
+
+def _arguments(sources: Sources, found: Found) -> list[str]:
+    """Return the arguments of a function, or of a class; its `__init__` may be that of a base class."""
+    assert isinstance(found.node, (ast.FunctionDef, ast.ClassDef))
+    start = sources.member(found, "__init__") if isinstance(found.node, ast.ClassDef) else None
+    if start is not None and isinstance(start.node, ast.FunctionDef):
+        return parameters(start.node, is_method=True)
+    return parameters(found.node, found.is_method)
 
 
 def _inner(tree: ast.AST | None, qualified: str) -> ast.FunctionDef | ast.ClassDef:
@@ -86,12 +115,12 @@ def _inner(tree: ast.AST | None, qualified: str) -> ast.FunctionDef | ast.ClassD
 
 def targets(root: Path = SOURCES) -> list[Target]:
     """Return the definitions that the table names."""
-    found = []
-    for api, module, name, path, node, is_method in definitions(root):
-        entry = TABLES[api].get(name) or TABLES["shared"].get(name)
+    made = []
+    for one in definitions(root):
+        entry = TABLES[one.api].get(one.name) or TABLES["shared"].get(one.name)
         if entry is not None:
-            found.append(Target(f"{module}.{name}", api, path, node, parameters(node, is_method), entry))
-    return found
+            made.append(Target(f"{one.module}.{one.name}", one.api, one.path, one.node, one.names, entry))
+    return made
 
 
 def written(path: Path, wanted: list[Target]) -> str:

@@ -6,7 +6,10 @@ import contextlib
 import io
 import re
 import time
+from collections.abc import Collection
 from typing import Any
+
+from testkit.docstrings.tables import NAMES
 
 # Names whose examples do not run in a world that other tests use too.
 NOT_RUN = {
@@ -23,28 +26,30 @@ def example_in(docstring: str | None) -> list[str]:
     return [line.strip()[4:] for line in example.splitlines() if line.strip().startswith((">>>", "..."))]
 
 
-def run_examples(hvd: Any, modules: list[Any], **scope: Any) -> list[str]:
+def run_examples(hvd: Any, modules: list[Any], leave_out: Collection[str] = (), **scope: Any) -> list[str]:
     """Run the example of each public name of some modules, and return what went wrong on this rank.
 
     Args:
         hvd: What the examples call hvd.
-        modules: The modules, with an `__all__`.
+        modules: The modules that have the names.
+        leave_out: Names whose examples are those of another API.
         scope: Other names in the examples.
     """
     problems = []
     for module in modules:
-        for name in sorted({*module.__all__} - {*NOT_RUN}):
+        names = NAMES.get(module.__name__) or module.__all__
+        for name in sorted({*names} - {*NOT_RUN, *leave_out}):
             value = getattr(module, name)
             lines = example_in(value.__doc__) if callable(value) else []
             where = f"rank {hvd.rank()}, {module.__name__}.{name}"
-            if lines and (problem := _run(lines, {"hvd": hvd, "time": time, **scope}, hvd.rank())):
+            if lines and (problem := problem_of(lines, {"hvd": hvd, "time": time, **scope}, hvd.rank())):
                 problems.append(f"{where}: {problem}")
             elif callable(value) and not lines:
                 problems.append(f"{where} has no example")
     return problems
 
 
-def _run(lines: list[str], scope: dict[str, Any], rank: int) -> str:
+def problem_of(lines: list[str], scope: dict[str, Any], rank: int) -> str:
     """Return what is wrong with an example: its error, or a result that differs from its comment."""
     body = ast.parse("\n".join(lines)).body
     last = body.pop() if isinstance(body[-1], ast.Expr) else None

@@ -7,13 +7,16 @@ import subprocess
 import sys
 
 import pytest
-from testkit.docstrings.entry import Entry, docstring, parameters
+from harness.docstring_examples import example_in, problem_of
+from testkit.docstrings.entry import Entry, docstring
 from testkit.docstrings.writer import definitions, targets, written
 from testkit.places import ROOT
 
+import horovod.data
+
 # Kept for programs written for Horovod; the compatibility page describes them.
 WITHOUT_TEXT: set[str] = set()
-DEFINITIONS = {f"{module}.{name}": (node, is_method) for _, module, name, _, node, is_method in definitions()}
+DEFINITIONS = {f"{one.module}.{one.name}": one for one in definitions()}
 
 
 def section(text, title):
@@ -46,11 +49,11 @@ def test_every_public_name_has_a_text():
 
 @pytest.mark.parametrize("public", sorted(set(DEFINITIONS) - WITHOUT_TEXT))
 def test_a_docstring_is_complete(public):
-    node, is_method = DEFINITIONS[public]
+    node = DEFINITIONS[public].node
     text = ast.get_docstring(node) or ""
     assert re.match(r"[A-Z].*\.(\n\n|$)", text), "no summary of one line"
     described = re.findall(r"^(\**\w+): \S", section(text, "Args"), re.MULTILINE)
-    assert described == parameters(node, is_method)
+    assert described == DEFINITIONS[public].names
     is_none = isinstance(node, ast.ClassDef) or (isinstance(node.returns, ast.Constant) and node.returns.value is None)
     assert bool(section(text, "Returns")) is not is_none
     assert section(text, "Example").startswith(">>> ")
@@ -61,3 +64,16 @@ def test_an_argument_without_a_text_is_an_error():
         docstring(Entry("Do it.", args={"one": "The first."}), ["one", "other"], {}, {}, 4)
     with pytest.raises(ValueError, match="gone"):
         docstring(Entry("Do it.", args={"gone": "The first."}), [], {}, {}, 4)
+
+
+@pytest.mark.parametrize("name", horovod.data.__all__)
+def test_examples_of_the_data_loaders_run(name):
+    lines = example_in(getattr(horovod.data, name).__doc__)
+    assert lines
+    assert problem_of(lines, dict(vars(horovod.data)), 0) == ""
+
+
+def test_an_example_that_is_wrong_is_noticed():
+    assert problem_of(["1 + 1  # on 2 ranks: 3"], {}, 0) == "['1 + 1  # on 2 ranks: 3'] gave 2"
+    assert problem_of(["1 + 1  # on rank 1 of 2: 3"], {}, 0) == ""
+    assert "ZeroDivisionError" in problem_of(["x = 1 / 0"], {}, 0)

@@ -48,6 +48,11 @@ class HorovodMismatchError(HorovodInternalError):
     For example, rank 0 reduces float32 of shape (3,) and rank 1 float64 of shape (4,) under one name. Every rank of the
     process set raises it, and the next operation works. Elastic training does not recover from it.
 
+    Args:
+        *args: The message.
+        lost_rank: Value of the attribute.
+        operation: Value of the attribute.
+
     Example:
         >>> issubclass(hvd.HorovodMismatchError, hvd.HorovodInternalError)  # on 2 ranks: True
     """

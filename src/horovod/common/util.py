@@ -34,11 +34,33 @@ def is_iterable(x: object) -> bool:
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
+    """Return True if a number of ranks is a power of two.
+
+    Args:
+        num_rank: The number.
+
+    Returns:
+        True for 1, 2, 4, 8 and so on.
+
+    Example:
+        >>> hvd.check_num_rank_power_of_2(hvd.size())  # on 2 ranks: True
+    """
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 - the contract's parameter name
-    """Cut a list into n consecutive parts whose lengths differ by at most one, the longer ones first."""
+    """Cut a list into consecutive parts whose lengths differ by at most one.
+
+    Args:
+        l: The list.
+        n: Number of parts.
+
+    Returns:
+        The parts; the longer ones are first.
+
+    Example:
+        >>> hvd.split_list([1, 2, 3], 2)  # on 2 ranks: [[1, 2], [3]]
+    """
     short, longer = divmod(len(l), n)
     ends = [0]
     for index in range(n):
@@ -73,7 +95,20 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Compare versions such as 2.10.0; what follows the numbers of a part (rc1, +cpu) is ignored."""
+    """Return True if a version is at least another one.
+
+    What follows the digits of a part, such as rc1 or +cpu, does not count.
+
+    Args:
+        ver: A version such as '2.10.0'.
+        target: The version to compare it with.
+
+    Returns:
+        True if `ver` is not older than `target`.
+
+    Example:
+        >>> hvd.is_version_greater_equal_than('2.10.0', '2.9')  # on 2 ranks: True
+    """
     return _version_numbers(ver) >= _version_numbers(target)
 
 
@@ -126,7 +161,18 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the engine can work on GPU memory of that framework."""
+    """Return False. Programs written for Horovod ask for it.
+
+    Args:
+        ext_base_name: Has no effect.
+        verbose: Has no effect.
+
+    Returns:
+        False.
+
+    Example:
+        >>> hvd.gpu_available('tensorflow')  # on 2 ranks: False
+    """
     return False
 
 

@@ -18,8 +18,9 @@ __all__ = ["ElasticSampler", "TorchState", "run"]
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function, so that training continues from the last commit when workers come or go.
 
-    Before each call the ranks synchronize the state, except after workers only left. If a rank is lost, the state is
-    restored and the function is called again. No collective may run before the decorated function.
+    Before the function is called, all ranks receive the state of rank 0, unless workers have only left. If a rank is
+    lost, the state is restored and the function is called again. Run no collective before the decorated function,
+    because a new worker would run it alone.
 
     Args:
         func: A function whose first argument is the state, such as `train(state)`.
