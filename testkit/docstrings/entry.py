@@ -71,7 +71,7 @@ def docstring(entry: Entry, names: list[str], shared: Mapping[str, str], words: 
         return Template(text).substitute(words)
 
     parts = [filled(entry.summary)]
-    parts += [textwrap.fill(part, width) for part in filled(entry.about).split("\n\n") if part]
+    parts += [_wrapped(part, width) for part in filled(entry.about).split("\n\n") if part]
     described = {name: filled(entry.args.get(name.lstrip("*")) or shared[name.lstrip("*")]) for name in names}
     parts += _items("Args", described, width) + _prose("Returns", filled(entry.returns), width)
     parts += _items("Raises", {name: filled(text) for name, text in entry.raises.items()}, width)
@@ -89,13 +89,13 @@ def _prompted(line: str) -> str:
 
 
 def _items(title: str, items: Mapping[str, str], width: int) -> list[str]:
-    wrapped = [
-        textwrap.fill(f"{name}: {text}", width, initial_indent="    ", subsequent_indent=" " * 8)
-        for name, text in items.items()
-    ]
+    wrapped = [_wrapped(f"{name}: {text}", width, " " * 4, " " * 8) for name, text in items.items()]
     return ["\n".join([f"{title}:", *wrapped])] if items else []
 
 
 def _prose(title: str, text: str, width: int) -> list[str]:
-    indent = " " * 4
-    return [f"{title}:\n" + textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)] if text else []
+    return [f"{title}:\n{_wrapped(text, width, ' ' * 4, ' ' * 4)}"] if text else []
+
+
+def _wrapped(text: str, width: int, first: str = "", others: str = "") -> str:
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)

@@ -158,7 +158,7 @@ TABLE |= {
     ),
     "UpdateBatchStateCallback": Entry(
         "Callback that keeps `state.batch` at the batch of the epoch.",
-        "After a restart, the first epoch has that many batches less.",
+        "After a restart, the first epoch has that many batches fewer.",
         {"state": "The elastic state."},
         example=_elastic("UpdateBatchStateCallback"),
     ),
@@ -191,7 +191,7 @@ TABLE |= {
             "multiplier": "A function of the epoch. A number m stands for m ** (epoch - start_epoch).",
             "start_epoch": "The first epoch in which it sets the learning rate.",
             "end_epoch": "The first epoch in which it no longer does. By default it never ends.",
-            "staircase": "Change the rate at the begin of an epoch, instead of with each batch.",
+            "staircase": "Change the rate at the beginning of an epoch, instead of with each batch.",
         },
         "",
         {"ValueError": "`initial_lr` is None, or the number of batches of an epoch is needed and not known."},

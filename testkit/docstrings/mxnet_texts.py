@@ -10,6 +10,13 @@ from testkit.docstrings.entry import Entry
 from testkit.docstrings.training import COMPRESSION, COMPRESSOR
 
 _LATER = "MXNet runs the operation later. Reading the result raises what went wrong between the ranks."
+_WAITS = (
+    "MXNet runs the operation later, but the call waits for the sizes of the result. Reading the result raises errors "
+    "that "
+    "the call has not raised yet."
+)
+_LOST = {"HorovodInternalError": "A rank failed or left the job."}
+_WAITING = ("allgather", "grouped_allgather", "alltoall")
 _MORE = {
     "priority": "MXNet's priority of the operation.",
     "op": "hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max or hvd.Product.",
@@ -24,11 +31,12 @@ _TRAINING = {
 
 def _queued(name: str, entry: Entry) -> Entry:
     """Return the text of an operation that MXNet runs later."""
+    about = f"{entry.about} {_WAITS if name in _WAITING else _LATER}".strip()
     scatters = "reducescatter" in name
     more = _MORE if "allreduce" in name else {"priority": _MORE["priority"]}
     args = {key: text for key, text in entry.args.items() if key != "compression"} | more
     raises = {"AssertionError": "`op` is not supported."} if scatters or "allreduce" in name else {}
-    return replace(entry, about=f"{entry.about} {_LATER}".strip(), args=args, raises={**entry.raises, **raises})
+    return replace(entry, about=about, args=args, raises={**entry.raises, **_LOST, **raises})
 
 
 TABLE = {
@@ -43,7 +51,7 @@ TABLE = {
         "A parameter that has no shape yet is broadcast when the first batch gives it one.",
         {
             "params": "What network.collect_params() returns, or a dict of NDArrays.",
-            "prefix": "Begin of the names under which ranks match. It keeps several models apart.",
+            "prefix": "Prefix of the names under which ranks match. It keeps several models apart.",
         },
         "",
         {
@@ -70,7 +78,7 @@ TABLE = {
             "optimizer": "Name of an optimizer, or an optimizer that is not distributed.",
             "optimizer_params": "Arguments of the optimizer, as a dict.",
             "compression": "hvd.Compression.none or hvd.Compression.fp16, or your own subclass of hvd.Compressor.",
-            "prefix": "Begin of the names under which ranks match. It keeps several trainers apart.",
+            "prefix": "Prefix of the names under which ranks match. It keeps several trainers apart.",
             **_TRAINING,
         },
         example="network = mx.gluon.nn.Dense(1, in_units=2)\nnetwork.initialize()\n"

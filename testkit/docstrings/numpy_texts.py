@@ -39,7 +39,7 @@ TABLE = {
         "Return an array of zeros in shared memory.",
         "If all ranks of a host pass such arrays to allreduce_(), nothing is copied first. After hvd.shutdown() it is "
         "an "
-        "ordinary array. Without room in shared memory, a warning is raised and the array lies in ordinary memory.",
+        "ordinary array. If shared memory has no room, a warning says so and the array lies in ordinary memory.",
         {"shape": "Shape of the array.", "dtype": "Any type but Python objects."},
         "The new array.",
         {
@@ -63,8 +63,8 @@ TABLE = {
     "Compression": COMPRESSION.but(
         "Ways to send fewer bytes: classes for `compression`, and methods with arguments.",
         "`none`, `fp16` and `bf16` are classes that every function with `compression` accepts; for float64, bf16 needs "
-        "the ml_dtypes package. allreduce() and grouped_allreduce() also accept `int8()`. `onebit()`, `topk()`, "
-        "`powersgd()` and `dgc()` keep a state for each gradient, which no function of this API does.",
+        "the ml_dtypes package. allreduce() and grouped_allreduce() also accept `int8()`. No function of this API "
+        "accepts `onebit()`, `topk()`, `powersgd()` or `dgc()` as `compression`; codec() accepts the first two.",
         example="array = np.ones(2, np.float32)\n"
         "hvd.allreduce(array, compression=hvd.Compression.fp16).tolist()  # on 2 ranks: [1.0, 1.0]",
     ),

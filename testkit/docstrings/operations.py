@@ -15,6 +15,11 @@ _AT_CALL = (
 )
 _RAISES = {"ValueError": _AT_CALL, "HorovodMismatchError": _MISMATCH, "HorovodInternalError": _LOST}
 _STARTED = {"ValueError": _AT_CALL}
+_NOT_SCATTERED = "`op` is neither Average nor Sum."
+_SCATTER_RAISES = {
+    **_RAISES,
+    "HorovodInternalError": "A rank failed or left the job, or `op` is neither Average nor Sum.",
+}
 _HANDLE = "A handle for poll() and synchronize()."
 _LATER = "Do not change $a_tensor that an operation uses before the operation has completed."
 _TARGET = "The $tensor that this rank contributes. The result overwrites it."
@@ -85,7 +90,7 @@ REDUCESCATTER = Entry(
     "If the rows do not divide evenly, each of the first ranks gets one more.",
     {**_SCATTER_OP, **_NO_COMPRESSION},
     "A new $tensor with this rank's rows of the result.",
-    _RAISES,
+    _SCATTER_RAISES,
     "tensor = $rows\nhvd.reducescatter(tensor, op=hvd.Sum)$list  # on rank 0 of 2: [[2.0]]",
 )
 GROUPED_REDUCESCATTER = Entry(
@@ -93,7 +98,7 @@ GROUPED_REDUCESCATTER = Entry(
     _GROUP,
     {**_SCATTER_OP, **_NO_COMPRESSION},
     "This rank's rows of each result, in the order of the list.",
-    _RAISES,
+    _SCATTER_RAISES,
     "(first,) = hvd.grouped_reducescatter([$rows], op=hvd.Sum)\nfirst$list  # on rank 0 of 2: [[2.0]]",
 )
 
@@ -101,7 +106,8 @@ GROUPED_REDUCESCATTER = Entry(
 def _asynchronous(of: Entry, summary: str, result: str, example: str, about: str = "") -> Entry:
     args = {name: text for name, text in of.args.items() if name != "compression"}
     started = replace(of, args=args).but(summary, about or _LATER, f"{_HANDLE} {result}", example)
-    return started.raising(HorovodMismatchError="", HorovodInternalError="")
+    at_call = _NOT_SCATTERED if of.raises == _SCATTER_RAISES else ""
+    return started.raising(HorovodMismatchError="", HorovodInternalError=at_call)
 
 
 ALLREDUCE_ASYNC = _asynchronous(

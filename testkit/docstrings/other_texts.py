@@ -21,7 +21,7 @@ HOROVOD = {
             "slots": "Slots of each host that discovery names without a number (elastic jobs).",
             "reset_limit": "Fail after this many resets (elastic jobs).",
             "cooldown_range": "Seconds after which a failed host may come back, as (shortest, longest) (elastic jobs).",
-            "hosts": "Hosts and their slots, such as 'host1:2,host2:4'. By default this host.",
+            "hosts": "Hosts and their slots, such as 'host1:2,host2:4'.",
             "hostfile": "File of lines such as 'host1 slots=2'.",
             "host_discovery_script": "Program that prints hosts (elastic jobs).",
             "start_timeout": "Seconds that each host has to answer.",
@@ -103,8 +103,8 @@ _EXECUTOR = Entry(
         "num_workers": "Number of workers, placed on as few nodes as possible.",
         "num_hosts": "Number of nodes, each with `num_workers_per_host` workers.",
         "num_workers_per_host": "Workers on each node, with `num_hosts`.",
-        "use_current_placement_group": "Place workers in the placement group of the calling actor or task, if it has "
-        "one.",
+        "use_current_placement_group": "With `num_workers`, place the workers in the placement group of the caller, "
+        "if there is one.",
         "min_workers": "The fewest workers that the job may run with.",
         "max_workers": "The most workers that the job may run with.",
         "cooldown_range": "Seconds after which a failed node may come back, as [shortest, longest] (elastic jobs).",

@@ -34,6 +34,7 @@ _SLICES = (
     "be "
     "Average or Sum."
 )
+_NO_SLICES = "`op` or a factor is not supported for tf.IndexedSlices, or hvd.Adasum is used in a process set."
 _SCALE = "Divide the gradients of variables that stay on this rank by the number of ranks."
 
 
@@ -42,6 +43,14 @@ def _operation(entry: Entry, *names: str) -> Entry:
     added = {name: {**_ARGUMENTS, **_DEVICES}[name] for name in names}
     about = f"{entry.about} Gradients flow through this operation.".strip()
     return replace(entry, about=about, raises=_RAISES, args={**entry.args, **added})
+
+
+def _scatter(entry: Entry) -> Entry:
+    more = {
+        "tf.errors.AbortedError": "`op` is neither Average nor Sum.",
+        "NotImplementedError": "A tensor is tf.IndexedSlices.",
+    }
+    return replace(entry, raises={**entry.raises, **more})
 
 
 _TAPE = {
@@ -77,21 +86,23 @@ def _question(summary: str, result: str, example: str, **args: str) -> Entry:
 _SET_ID = "Number of the process set, its attribute `process_set_id`. 0 is the set of all ranks."
 
 OPERATIONS = {
-    "allreduce": _operation(operations.ALLREDUCE, "name", "ignore_name_scope", "device_dense", "device_sparse").but(
-        tensor=_SLICES, compression=_INT8
-    ),
+    "allreduce": _operation(operations.ALLREDUCE, "name", "ignore_name_scope", "device_dense", "device_sparse")
+    .but(tensor=_SLICES, compression=_INT8)
+    .raising(NotImplementedError=_NO_SLICES),
     "grouped_allreduce": _operation(
         operations.GROUPED_ALLREDUCE, "name", "ignore_name_scope", "device_dense", "device_sparse"
-    ).but(
+    )
+    .but(
         tensors="List of tensors. They do not change. tf.IndexedSlices among them are gathered, as another unit.",
         compression=_INT8,
-    ),
+    )
+    .raising(NotImplementedError=_NO_SLICES),
     "allgather": _operation(operations.ALLGATHER, "name", "ignore_name_scope"),
     "grouped_allgather": _operation(operations.GROUPED_ALLGATHER, "name", "ignore_name_scope"),
     "broadcast": _operation(operations.BROADCAST, "name", "ignore_name_scope"),
     "alltoall": _operation(operations.ALLTOALL, "name", "ignore_name_scope"),
-    "reducescatter": _operation(operations.REDUCESCATTER, "name", "ignore_name_scope", "device_dense"),
-    "grouped_reducescatter": _operation(operations.GROUPED_REDUCESCATTER, "device_dense"),
+    "reducescatter": _scatter(_operation(operations.REDUCESCATTER, "name", "ignore_name_scope", "device_dense")),
+    "grouped_reducescatter": _scatter(_operation(operations.GROUPED_REDUCESCATTER, "device_dense")),
     "broadcast_": Entry(
         "Overwrite variables with those of one rank, as one unit.",
         "",
@@ -146,7 +157,7 @@ TABLE = {
         "Ranks compare what they reduce. If they differ in variables, shapes, or which gradients are None, all of them "
         "raise an error that names the variables.",
         _picked(f"gradtape {_COMMON}"),
-        "A tape of the same class, with what the given one has recorded.",
+        "A tape of a class derived from that of `gradtape`, with what that has recorded.",
         {"ValueError": "The first argument is not a tape, or other arguments are not valid."},
         "variable = tf.Variable(1.0 + hvd.rank())\n"
         "with hvd.DistributedGradientTape(tf.GradientTape()) as tape:\n"
@@ -157,7 +168,7 @@ TABLE = {
         "Wrap a gradient tape as DistributedGradientTape() does, but leave the gradients of some layers on their rank.",
         "",
         {**_picked(f"gradtape {_COMMON}"), "local_layers": "A Keras layer, or a list of layers."},
-        "A tape of the same class, with what the given one has recorded.",
+        "A tape of a class derived from that of `gradtape`, with what that has recorded.",
         {"ValueError": "The first argument is not a tape, or `local_layers` holds something else than layers."},
         "layer = tf.keras.layers.Dense(1)\n"
         "tape = hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layer)",

@@ -31,6 +31,9 @@ TABLE = {
         device="The GPU on which this rank takes part in reductions of CUDA tensors, if it has had none itself so far. "
         "-1 means the current GPU."
     ),
+    "synchronize": operations.ASYNCHRONOUS["synchronize"].raising(
+        ValueError="A tensor of the operation was resized or got other memory in the meantime."
+    ),
     "sparse_allreduce_async": Entry(
         "Start to reduce a sparse tensor over all ranks.",
         "The ranks gather indices and values; they do not send zeros.",
@@ -154,8 +157,8 @@ TABLE = {
     "TorchState": Entry(
         "State of a training with PyTorch, for hvd.elastic.run().",
         "commit() saves models, optimizers, samplers, schedulers and all other values; restore() loads what was saved; "
-        "sync() gives all ranks the state of rank 0. An object that is assigned to one of its attributes is saved at "
-        "once.",
+        "sync() gives all ranks the state of rank 0. A new model, optimizer or sampler that is assigned to its "
+        "attribute is saved at once.",
         {
             "model": "The model, in the attribute `model`.",
             "optimizer": "The optimizer, in the attribute `optimizer`.",

@@ -33,8 +33,8 @@ RUN = Entry(
 )
 OPTIMIZER_ARGUMENTS = {
     "optimizer": "The optimizer to wrap.",
-    "named_parameters": "What model.named_parameters() returns. The names appear in messages and timelines. By default "
-    "they are made from positions.",
+    "named_parameters": "What model.named_parameters() returns. The names appear in messages and timelines. By "
+    "default they are made from positions.",
     "backward_passes_per_step": "Number of backward passes whose gradients are accumulated before they are reduced.",
     "gradient_predivide_factor": "Divide gradients by this factor before the reduction, and by the rest of the number "
     "of "

@@ -80,8 +80,8 @@ class Compression:
     """Ways to send fewer bytes: classes for `compression`, and methods with arguments.
 
     `none`, `fp16` and `bf16` are classes that every function with `compression` accepts; for float64, bf16 needs the
-    ml_dtypes package. allreduce() and grouped_allreduce() also accept `int8()`. `onebit()`, `topk()`, `powersgd()` and
-    `dgc()` keep a state for each gradient, which no function of this API does.
+    ml_dtypes package. allreduce() and grouped_allreduce() also accept `int8()`. No function of this API accepts
+    `onebit()`, `topk()`, `powersgd()` or `dgc()` as `compression`; codec() accepts the first two.
 
     Example:
         >>> array = np.ones(2, np.float32)

@@ -140,7 +140,7 @@ def allreduce(
 ) -> Tree:
     """Reduce an array over all ranks and return the result on every rank.
 
-    Inside jit the operation becomes part of the program, and errors are those of hvd.translated_errors().
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensor: An array, or a tree of arrays that is sent as one unit. It does not change.
@@ -223,7 +223,7 @@ def grouped_allreduce(
     """Reduce each array of a list over all ranks, as one unit.
 
     No operation of the group starts before every rank has submitted the whole group. Inside jit the operation becomes
-    part of the program, and errors are those of hvd.translated_errors().
+    part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensors: List of arrays or of trees of arrays. They do not change.
@@ -300,7 +300,7 @@ def grouped_allreduce_async(
 def allgather(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tree:
     """Concatenate the arrays of all ranks along the first dimension.
 
-    Inside jit the operation becomes part of the program, and errors are those of hvd.translated_errors().
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensor: An array, or a tree of arrays. Arrays may differ between ranks in their first dimension, but not inside
@@ -356,7 +356,7 @@ def grouped_allgather(
     """Concatenate the arrays of all ranks, for each array of a list, as one unit.
 
     No operation of the group starts before every rank has submitted the whole group. Inside jit the operation becomes
-    part of the program, and errors are those of hvd.translated_errors().
+    part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensors: List of arrays or of trees of arrays. Arrays may differ between ranks in their first dimension, but not
@@ -416,7 +416,7 @@ def broadcast(
 ) -> Tree:
     """Send one rank's array to all ranks.
 
-    Inside jit the operation becomes part of the program, and errors are those of hvd.translated_errors().
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensor: An array, or a tree of arrays that is sent as one unit. It does not change.
@@ -477,7 +477,7 @@ def alltoall(
 ) -> Any:
     """Send rows of an array to every rank, and receive rows from every rank.
 
-    Inside jit the operation becomes part of the program, and errors are those of hvd.translated_errors().
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensor: The rows to send, those for the first rank first.
@@ -560,14 +560,14 @@ def reducescatter(
     """Reduce an array over all ranks and return this rank's share of the rows.
 
     If the rows do not divide evenly, each of the first ranks gets one more. Inside jit the operation becomes part of
-    the program, and errors are those of hvd.translated_errors().
+    the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensor: An array, or a tree of arrays that is sent as one unit. It does not change.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -580,7 +580,7 @@ def reducescatter(
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
         HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
-        HorovodInternalError: A rank failed or left the job.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
 
     Example:
         >>> tensor = jnp.array([[1.0], [2.0]])
@@ -616,6 +616,7 @@ def reducescatter_async(
     Raises:
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
 
     Example:
         >>> handle = hvd.reducescatter_async(jnp.array([[1.0], [2.0]]), op=hvd.Sum)
@@ -636,14 +637,14 @@ def grouped_reducescatter(
     """Reduce each array of a list over all ranks, as one unit, and return this rank's shares of the rows.
 
     No operation of the group starts before every rank has submitted the whole group. Inside jit the operation becomes
-    part of the program, and errors are those of hvd.translated_errors().
+    part of the program. Within hvd.translated_errors() it raises the errors
 
     Args:
         tensors: List of arrays or of trees of arrays. They do not change.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -656,7 +657,7 @@ def grouped_reducescatter(
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
         HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
-        HorovodInternalError: A rank failed or left the job.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
 
     Example:
         >>> (first,) = hvd.grouped_reducescatter([jnp.array([[1.0], [2.0]])], op=hvd.Sum)
@@ -693,6 +694,7 @@ def grouped_reducescatter_async(
     Raises:
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
 
     Example:
         >>> handle = hvd.grouped_reducescatter_async([jnp.array([[1.0], [2.0]])], op=hvd.Sum)

@@ -51,7 +51,7 @@ class LearningRateScheduleCallback(shared.LearningRateSchedule, keras.callbacks.
         multiplier: A function of the epoch. A number m stands for m ** (epoch - start_epoch).
         start_epoch: The first epoch in which it sets the learning rate.
         end_epoch: The first epoch in which it no longer does. By default it never ends.
-        staircase: Change the rate at the begin of an epoch, instead of with each batch.
+        staircase: Change the rate at the beginning of an epoch, instead of with each batch.
         momentum_correction: Scale the optimizer's momentum with the learning rate.
         steps_per_epoch: Number of batches of an epoch. By default what model.fit() knows.
 

@@ -58,7 +58,7 @@ class CommitStateCallback(shared.CommitState, keras.callbacks.Callback):  # type
 class UpdateBatchStateCallback(shared.UpdateBatchState, keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that keeps `state.batch` at the batch of the epoch.
 
-    After a restart, the first epoch has that many batches less.
+    After a restart, the first epoch has that many batches fewer.
 
     Args:
         state: The elastic state.

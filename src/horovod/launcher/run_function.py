@@ -74,7 +74,7 @@ def run(
         slots: Slots of each host that discovery names without a number (elastic jobs).
         reset_limit: Fail after this many resets (elastic jobs).
         cooldown_range: Seconds after which a failed host may come back, as (shortest, longest) (elastic jobs).
-        hosts: Hosts and their slots, such as 'host1:2,host2:4'. By default this host.
+        hosts: Hosts and their slots, such as 'host1:2,host2:4'.
         hostfile: File of lines such as 'host1 slots=2'.
         host_discovery_script: Program that prints hosts (elastic jobs).
         start_timeout: Seconds that each host has to answer.

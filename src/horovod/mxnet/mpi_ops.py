@@ -266,7 +266,8 @@ def allgather(
 ) -> NDArray:
     """Concatenate the NDArrays of all ranks along the first dimension.
 
-    MXNet runs the operation later. Reading the result raises what went wrong between the ranks.
+    MXNet runs the operation later, but the call waits for the sizes of the result. Reading the result raises errors
+    that the call has not raised yet.
 
     Args:
         tensor: The NDArray that this rank contributes. It may differ between ranks in its first dimension only.
@@ -299,8 +300,8 @@ def grouped_allgather(
 ) -> list[NDArray]:
     """Concatenate the NDArrays of all ranks, for each NDArray of a list, as one unit.
 
-    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later.
-    Reading the result raises what went wrong between the ranks.
+    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later,
+    but the call waits for the sizes of the result. Reading the result raises errors that the call has not raised yet.
 
     Args:
         tensors: List of NDArrays. Each may differ between ranks in its first dimension only.
@@ -405,7 +406,8 @@ def alltoall(
 ) -> Any:
     """Send rows of an NDArray to every rank, and receive rows from every rank.
 
-    MXNet runs the operation later. Reading the result raises what went wrong between the ranks.
+    MXNet runs the operation later, but the call waits for the sizes of the result. Reading the result raises errors
+    that the call has not raised yet.
 
     Args:
         tensor: The rows to send, those for the first rank first.

@@ -21,7 +21,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
     Args:
         params: What network.collect_params() returns, or a dict of NDArrays.
         root_rank: The rank that sends its values, counted among all ranks of the job.
-        prefix: Begin of the names under which ranks match. It keeps several models apart.
+        prefix: Prefix of the names under which ranks match. It keeps several models apart.
 
     Raises:
         ValueError: `params` is not a dict, or a parameter is not initialized.

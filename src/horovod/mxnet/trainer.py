@@ -27,7 +27,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has n
         compression: hvd.Compression.none or hvd.Compression.fp16, or your own subclass of hvd.Compressor.
         gradient_predivide_factor: Divide gradients by this factor before they are summed, and by the rest of the number
             of ranks afterwards.
-        prefix: Begin of the names under which ranks match. It keeps several trainers apart.
+        prefix: Prefix of the names under which ranks match. It keeps several trainers apart.
         num_groups: Number of groups in which gradients are reduced. 0 makes no groups.
         process_set: The ranks that take part. By default all ranks of the job.
 

@@ -93,7 +93,7 @@ def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:
     """Return an array of zeros in shared memory.
 
     If all ranks of a host pass such arrays to allreduce_(), nothing is copied first. After hvd.shutdown() it is an
-    ordinary array. Without room in shared memory, a warning is raised and the array lies in ordinary memory.
+    ordinary array. If shared memory has no room, a warning says so and the array lies in ordinary memory.
 
     Args:
         shape: Shape of the array.
@@ -815,8 +815,8 @@ def reducescatter(
         tensor: The array that this rank contributes. It does not change.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -829,7 +829,7 @@ def reducescatter(
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
         HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
-        HorovodInternalError: A rank failed or left the job.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
 
     Example:
         >>> tensor = np.array([[1.0], [2.0]])
@@ -874,6 +874,7 @@ def reducescatter_async(
     Raises:
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
 
     Example:
         >>> handle = hvd.reducescatter_async(np.array([[1.0], [2.0]]), op=hvd.Sum)
@@ -904,8 +905,8 @@ def grouped_reducescatter(
         tensors: List of arrays that this rank contributes. They do not change.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -918,7 +919,7 @@ def grouped_reducescatter(
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
         HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
-        HorovodInternalError: A rank failed or left the job.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
 
     Example:
         >>> (first,) = hvd.grouped_reducescatter([np.array([[1.0], [2.0]])], op=hvd.Sum)
@@ -959,6 +960,7 @@ def grouped_reducescatter_async(
     Raises:
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
 
     Example:
         >>> handle = hvd.grouped_reducescatter_async([np.array([[1.0], [2.0]])], op=hvd.Sum)

@@ -79,7 +79,8 @@ class RayExecutor:
         cpus_per_worker: CPUs that Ray reserves for each worker.
         use_gpu: Reserve GPUs for the workers.
         gpus_per_worker: GPUs for each worker. It needs use_gpu=True.
-        use_current_placement_group: Place workers in the placement group of the calling actor or task, if it has one.
+        use_current_placement_group: With `num_workers`, place the workers in the placement group of the caller, if
+            there is one.
         min_workers: The fewest workers that the job may run with.
         max_workers: The most workers that the job may run with.
         reset_limit: Fail after this many resets (elastic jobs).

@@ -71,6 +71,8 @@ def allreduce(
         tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
             is not running.
         tf.errors.UnknownError: A rank failed or left the job.
+        NotImplementedError: `op` or a factor is not supported for tf.IndexedSlices, or hvd.Adasum is used in a process
+            set.
 
     Example:
         >>> tensor = tf.zeros(2) + hvd.rank()
@@ -142,6 +144,8 @@ def grouped_allreduce(
         tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
             is not running.
         tf.errors.UnknownError: A rank failed or left the job.
+        NotImplementedError: `op` or a factor is not supported for tf.IndexedSlices, or hvd.Adasum is used in a process
+            set.
 
     Example:
         >>> first, second = hvd.grouped_allreduce([tf.zeros(2) + hvd.rank(), tf.zeros(2)])
@@ -227,8 +231,8 @@ def reducescatter(
     Args:
         tensor: The tensor that this rank contributes. It does not change.
         device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
             and from the kind of operation elsewhere.
@@ -246,6 +250,8 @@ def reducescatter(
         tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
             is not running.
         tf.errors.UnknownError: A rank failed or left the job.
+        tf.errors.AbortedError: `op` is neither Average nor Sum.
+        NotImplementedError: A tensor is tf.IndexedSlices.
 
     Example:
         >>> tensor = tf.constant([[1.0], [2.0]])
@@ -284,8 +290,8 @@ def grouped_reducescatter(
     Args:
         tensors: List of tensors that this rank contributes. They do not change.
         device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -300,6 +306,8 @@ def grouped_reducescatter(
         tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
             is not running.
         tf.errors.UnknownError: A rank failed or left the job.
+        tf.errors.AbortedError: `op` is neither Average nor Sum.
+        NotImplementedError: A tensor is tf.IndexedSlices.
 
     Example:
         >>> (first,) = hvd.grouped_reducescatter([tf.constant([[1.0], [2.0]])], op=hvd.Sum)

@@ -113,7 +113,7 @@ def DistributedGradientTape(  # noqa: N802 - the contract's name
         scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
 
     Returns:
-        A tape of the same class, with what the given one has recorded.
+        A tape of a class derived from that of `gradtape`, with what that has recorded.
 
     Raises:
         ValueError: The first argument is not a tape, or other arguments are not valid.
@@ -177,7 +177,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - the contract's name
         scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
 
     Returns:
-        A tape of the same class, with what the given one has recorded.
+        A tape of a class derived from that of `gradtape`, with what that has recorded.
 
     Raises:
         ValueError: The first argument is not a tape, or `local_layers` holds something else than layers.

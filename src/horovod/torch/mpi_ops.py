@@ -125,6 +125,7 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodMismatchError: The ranks passed tensors or arguments that do not fit together.
         HorovodInternalError: A rank failed or left the job.
+        ValueError: A tensor of the operation was resized or got other memory in the meantime.
 
     Example:
         >>> handle = hvd.allreduce_async(torch.zeros(2) + hvd.rank())
@@ -359,8 +360,8 @@ def grouped_allreduce(
         average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are sent), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are sent), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
         postscale_factor: Factor by which the reduced values are multiplied.
@@ -905,8 +906,8 @@ def reducescatter(
         tensor: The tensor that this rank contributes. It does not change.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -919,7 +920,7 @@ def reducescatter(
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
         HorovodMismatchError: The ranks passed tensors or arguments that do not fit together.
-        HorovodInternalError: A rank failed or left the job.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
 
     Example:
         >>> tensor = torch.tensor([[1.0], [2.0]])
@@ -963,6 +964,7 @@ def reducescatter_async(
     Raises:
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
 
     Example:
         >>> handle = hvd.reducescatter_async(torch.tensor([[1.0], [2.0]]), op=hvd.Sum)
@@ -997,8 +999,8 @@ def grouped_reducescatter(
         tensors: List of tensors that this rank contributes. They do not change.
         name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
             in their process set.
-        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which floating-
-            point values are reduced), or your own subclass of hvd.Compressor.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
         op: hvd.Average (the default) or hvd.Sum.
         process_set: The ranks that take part. By default all ranks of the job.
         prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
@@ -1011,7 +1013,7 @@ def grouped_reducescatter(
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
         HorovodMismatchError: The ranks passed tensors or arguments that do not fit together.
-        HorovodInternalError: A rank failed or left the job.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
 
     Example:
         >>> (first,) = hvd.grouped_reducescatter([torch.tensor([[1.0], [2.0]])], op=hvd.Sum)
@@ -1051,6 +1053,7 @@ def grouped_reducescatter_async(
     Raises:
         ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
             of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
 
     Example:
         >>> handle = hvd.grouped_reducescatter_async([torch.tensor([[1.0], [2.0]])], op=hvd.Sum)

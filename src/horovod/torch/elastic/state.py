@@ -195,7 +195,8 @@ class TorchState(ObjectState):
     """State of a training with PyTorch, for hvd.elastic.run().
 
     commit() saves models, optimizers, samplers, schedulers and all other values; restore() loads what was saved; sync()
-    gives all ranks the state of rank 0. An object that is assigned to one of its attributes is saved at once.
+    gives all ranks the state of rank 0. A new model, optimizer or sampler that is assigned to its attribute is saved at
+    once.
 
     Args:
         model: The model, in the attribute `model`.
