@@ -61,7 +61,7 @@ def parameters(node: ast.FunctionDef | ast.ClassDef, is_method: bool = False) ->
 
 
 def docstring(entry: Entry, names: list[str], shared: Mapping[str, str], words: Mapping[str, str], column: int) -> str:
-    """Return the lines of a docstring's literal, indented to a column; KeyError names an argument without a text."""
+    """Return the lines of a docstring's literal, indented to a column. Raise ValueError if the entry does not fit."""
     width = _WIDTH - column
     unknown = set(entry.args) - {name.lstrip("*") for name in names}
     if unknown:
@@ -72,7 +72,10 @@ def docstring(entry: Entry, names: list[str], shared: Mapping[str, str], words: 
 
     parts = [filled(entry.summary)]
     parts += [_wrapped(part, width) for part in filled(entry.about).split("\n\n") if part]
-    described = {name: filled(entry.args.get(name.lstrip("*")) or shared[name.lstrip("*")]) for name in names}
+    texts = {name: entry.args.get(name.lstrip("*")) or shared.get(name.lstrip("*")) for name in names}
+    if missing := [name for name, text in texts.items() if not text]:
+        raise ValueError(f"the table has no text for the arguments {missing}")
+    described = {name: filled(text or "") for name, text in texts.items()}
     parts += _items("Args", described, width) + _prose("Returns", filled(entry.returns), width)
     parts += _items("Raises", {name: filled(text) for name, text in entry.raises.items()}, width)
     if entry.example:

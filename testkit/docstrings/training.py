@@ -39,7 +39,7 @@ OPTIMIZER_ARGUMENTS = {
     "gradient_predivide_factor": "Divide gradients by this factor before the reduction, and by the rest of the number "
     "of "
     "ranks afterwards. It needs op=hvd.Average.",
-    "num_groups": "Deprecated; use `groups`.",
+    "num_groups": "Older argument for a number of groups; use `groups`.",
     "groups": "Number of groups in which gradients are reduced, or a list of lists of $tensors, each of which is "
     "reduced "
     "as one unit.",

@@ -47,7 +47,7 @@ class Target:
         try:
             return docstring(self.entry, self.names, ARGUMENTS, WORDS[self.api], column)
         except (KeyError, ValueError) as error:
-            raise SystemExit(f"scripts/docstrings: {self.public}: {error!r}") from error
+            raise SystemExit(f"testkit/docstrings, {self.public}: {error}") from error
 
 
 @dataclass(frozen=True)

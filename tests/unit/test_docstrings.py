@@ -60,7 +60,7 @@ def test_a_docstring_is_complete(public):
 
 
 def test_an_argument_without_a_text_is_an_error():
-    with pytest.raises(KeyError, match="other"):
+    with pytest.raises(ValueError, match="no text for the arguments .*other"):
         docstring(Entry("Do it.", args={"one": "The first."}), ["one", "other"], {}, {}, 4)
     with pytest.raises(ValueError, match="gone"):
         docstring(Entry("Do it.", args={"gone": "The first."}), [], {}, {}, 4)

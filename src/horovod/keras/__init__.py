@@ -57,7 +57,7 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
         gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
             of ranks afterwards. It needs op=hvd.Average.
         op: hvd.Average (the default) or hvd.Sum.
-        num_groups: Deprecated; use `groups`.
+        num_groups: Older argument for a number of groups; use `groups`.
         groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
             gradients are one group.
         backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.

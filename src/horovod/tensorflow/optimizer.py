@@ -147,7 +147,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
             of ranks afterwards. It needs op=hvd.Average.
         average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
-        num_groups: Deprecated; use `groups`.
+        num_groups: Older argument for a number of groups; use `groups`.
         groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
             gradients are one group.
         process_set: The ranks that take part. By default all ranks of the job.

@@ -106,7 +106,7 @@ def DistributedGradientTape(  # noqa: N802 - the contract's name
         op: hvd.Average (the default) or another reduce operation.
         gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
             of ranks afterwards. It needs op=hvd.Average.
-        num_groups: Deprecated; use `groups`.
+        num_groups: Older argument for a number of groups; use `groups`.
         groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
             gradients are one group.
         process_set: The ranks that take part. By default all ranks of the job.
@@ -169,7 +169,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - the contract's name
         op: hvd.Average (the default) or another reduce operation.
         gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
             of ranks afterwards. It needs op=hvd.Average.
-        num_groups: Deprecated; use `groups`.
+        num_groups: Older argument for a number of groups; use `groups`.
         groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
             gradients are one group.
         process_set: The ranks that take part. By default all ranks of the job.

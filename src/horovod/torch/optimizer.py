@@ -205,7 +205,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
         gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
             of ranks afterwards. It needs op=hvd.Average.
-        num_groups: Deprecated; use `groups`.
+        num_groups: Older argument for a number of groups; use `groups`.
         groups: Number of groups in which gradients are reduced, or a list of lists of tensors, each of which is reduced
             as one unit.
         sparse_as_dense: Convert sparse gradients to dense ones before the reduction.

@@ -59,7 +59,7 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
         op: hvd.Average (the default) or hvd.Sum.
         backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.
         average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
-        num_groups: Deprecated; use `groups`.
+        num_groups: Older argument for a number of groups; use `groups`.
         groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
             gradients are one group.
         process_set: The ranks that take part. By default all ranks of the job.
