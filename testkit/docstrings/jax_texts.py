@@ -80,7 +80,7 @@ TABLE = {
         "state = optax.adam(0.1).init(jnp.zeros(2))\nstate = hvd.broadcast_optimizer_state(state)",
     ),
     "fold_in_rank": Entry(
-        "Return a PRNG key of this rank's own, for dropout and whatever else must differ between ranks.",
+        "Return a PRNG key of this rank's own, for dropout and other values that must differ between ranks.",
         args={"key": "A key that is equal on all ranks."},
         returns="The key of this rank.",
         raises={"HorovodNotInitializedError": "Call hvd.init() first."},

@@ -152,8 +152,9 @@ _RATE = {
 }
 TABLE |= {
     "CommitStateCallback": Entry(
-        "Callback that commits the state after batches and after every epoch. Pass it to model.fit() last.",
-        args={"state": "The elastic state.", "batches_per_commit": "Commit after this many batches."},
+        "Callback that commits the state after batches and after every epoch.",
+        "Pass it to model.fit() last.",
+        {"state": "The elastic state.", "batches_per_commit": "Commit after this many batches."},
         example=_elastic("CommitStateCallback"),
     ),
     "UpdateBatchStateCallback": Entry(

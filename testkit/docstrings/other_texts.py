@@ -168,8 +168,8 @@ RAY = {
         example="config = HorovodConfig(timeout_s=60)\ntrainer = HorovodTrainer(train, horovod_config=config)",
     ),
     "BaseHorovodWorker": Entry(
-        "Actor of Ray that becomes a rank. The executors start it; programs do not.",
-        "",
+        "Actor of Ray that becomes a rank.",
+        "The executors start it; programs do not.",
         {"world_rank": "The rank until the worker joins a world.", "world_size": "The number of ranks until then."},
         example="actor = ray.remote(BaseHorovodWorker).remote()\nray.get(actor.hostname.remote())",
     ),

@@ -51,7 +51,8 @@ def test_every_public_name_has_a_text():
 def test_a_docstring_is_complete(public):
     node = DEFINITIONS[public].node
     text = ast.get_docstring(node) or ""
-    assert re.match(r"[A-Z].*\.(\n\n|$)", text), "no summary of one line"
+    summary, *_ = text.split("\n\n")
+    assert re.fullmatch(r"[A-Z](?!.*\. ).*\.", summary), "no summary of one sentence in one line"
     described = re.findall(r"^(\**\w+): \S", section(text, "Args"), re.MULTILINE)
     assert described == DEFINITIONS[public].names
     is_none = isinstance(node, ast.ClassDef) or (isinstance(node.returns, ast.Constant) and node.returns.value is None)

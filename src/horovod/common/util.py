@@ -161,7 +161,7 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return False. Programs written for Horovod ask for it.
+    """Return False, for programs written for Horovod.
 
     Args:
         ext_base_name: Has no effect.

@@ -90,7 +90,7 @@ def broadcast_optimizer_state(
 
 
 def fold_in_rank(key: JaxArray) -> JaxArray:
-    """Return a PRNG key of this rank's own, for dropout and whatever else must differ between ranks.
+    """Return a PRNG key of this rank's own, for dropout and other values that must differ between ranks.
 
     Args:
         key: A key that is equal on all ranks.

@@ -16,7 +16,9 @@ from horovod.ray.joining import become_rank, fail_world, leave_world
 
 
 class BaseHorovodWorker:
-    """Actor of Ray that becomes a rank. The executors start it; programs do not.
+    """Actor of Ray that becomes a rank.
+
+    The executors start it; programs do not.
 
     Args:
         world_rank: The rank until the worker joins a world.

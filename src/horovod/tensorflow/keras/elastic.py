@@ -41,7 +41,9 @@ class KerasState(TensorFlowKerasState):  # type: ignore[misc]
 
 
 class CommitStateCallback(shared.CommitState, keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that commits the state after batches and after every epoch. Pass it to model.fit() last.
+    """Callback that commits the state after batches and after every epoch.
+
+    Pass it to model.fit() last.
 
     Args:
         state: The elastic state.
