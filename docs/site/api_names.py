@@ -78,7 +78,7 @@ class Sources:
                         return self._imported(node.module, alias.name, depth)
             if (value := _assigned(node, name)) is not None:
                 return self._follow(module, value, depth) or Found(module, value)
-        for other in starred:
+        for other in reversed(starred):  # the last import counts
             if (found := self.find(other, name, depth + 1)) is not None:
                 return found
         return None
@@ -131,8 +131,17 @@ class Sources:
         """Return the classes of this package that a class inherits from directly."""
         assert isinstance(owner.node, ast.ClassDef)
         named = [base.value if isinstance(base, ast.Subscript) else base for base in owner.node.bases]
-        found = [self.find(owner.module, base.id) for base in named if isinstance(base, ast.Name)]
+        found = [self._named(owner.module, base) for base in named]
         return [one for one in found if one is not None and isinstance(one.node, ast.ClassDef)]
+
+    def _named(self, module: str, value: ast.expr) -> Found | None:
+        """Return the definition that `name`, or `name` of a module of this package, stands for."""
+        if isinstance(value, ast.Name):
+            return self.find(module, value.id)
+        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+            other = self.find(module, value.value.id)
+            return self.find(other.submodule, value.attr) if other is not None and other.submodule else None
+        return None
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:

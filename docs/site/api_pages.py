@@ -28,7 +28,7 @@ _INDEX = """\
 # API
 
 Made from the docstrings in the sources. `hvd` stands for the API that a program imports, for example
-`import horovod.torch as hvd`.
+`import horovod.torch as hvd`. Comments in examples show results of a job with two ranks.
 
 """
 _SHARED_TITLE = """\

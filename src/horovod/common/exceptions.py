@@ -21,9 +21,19 @@ from __future__ import annotations
 
 
 class HorovodInternalError(RuntimeError):
-    """A peer died, a link broke or the engine was shut down while an operation was pending.
+    """A rank failed, a connection broke or the engine was shut down while an operation was pending.
 
-    `lost_rank` is the rank to blame or None; `operation` is the name of the operation or None.
+    Elastic training recovers from this error. `lost_rank` is the rank that failed, or None if it is not known.
+    `operation` is the name of the operation, or None.
+
+    Args:
+        *args: The message.
+        lost_rank: Value of the attribute.
+        operation: Value of the attribute.
+
+    Example:
+        >>> error = hvd.HorovodInternalError('rank 1 was lost', lost_rank=1)
+        >>> error.lost_rank  # on 2 ranks: 1
     """
 
     def __init__(self, *args: object, lost_rank: int | None = None, operation: str | None = None) -> None:
@@ -33,7 +43,19 @@ class HorovodInternalError(RuntimeError):
 
 
 class HorovodMismatchError(HorovodInternalError):
-    """Rank 0 reduces float32 of shape (3,), rank 1 float64 of shape (4,), both under one name."""
+    """Ranks disagree about a tensor or a step.
+
+    For example, rank 0 reduces float32 of shape (3,) and rank 1 float64 of shape (4,) under one name. Every rank of the
+    process set raises it, and the next operation works. Elastic training does not recover from it.
+
+    Args:
+        *args: The message.
+        lost_rank: Value of the attribute.
+        operation: Value of the attribute.
+
+    Example:
+        >>> issubclass(hvd.HorovodMismatchError, hvd.HorovodInternalError)  # on 2 ranks: True
+    """
 
 
 class HorovodNotInitializedError(HorovodInternalError, ValueError):

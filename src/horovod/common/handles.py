@@ -119,7 +119,21 @@ class HandleTable:
         return handle
 
     def poll(self, handle: int) -> bool:
-        """Whether an asynchronous operation is done, so that synchronize would not block."""
+        """Return True if an asynchronous operation has completed, so that synchronize() would return at once.
+
+        Args:
+            handle: What the asynchronous function returned.
+
+        Returns:
+            True if the operation has completed or failed.
+
+        Raises:
+            ValueError: The handle is unknown, or synchronize() has returned its result already.
+
+        Example:
+            >>> handle = hvd.allreduce_async(np.zeros(2) + hvd.rank())
+            >>> while not hvd.poll(handle): time.sleep(0.001)  # or other work
+        """
         done = self.plain.poll(handle)
         if done is not NotImplemented:
             return bool(done)
@@ -132,7 +146,22 @@ class HandleTable:
         return True
 
     def synchronize(self, handle: int) -> Any:
-        """Wait for a handle and return its result; None for one that is unknown or was synchronised before."""
+        """Wait for an asynchronous operation and return its result.
+
+        Args:
+            handle: What the asynchronous function returned.
+
+        Returns:
+            The result of the operation. None if the result was returned before, or the handle is unknown.
+
+        Raises:
+            HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+            HorovodInternalError: A rank failed or left the job.
+
+        Example:
+            >>> handle = hvd.allreduce_async(np.zeros(2) + hvd.rank())
+            >>> hvd.synchronize(handle).tolist()  # on 2 ranks: [0.5, 0.5]
+        """
         result = self._synchronize_plain(handle)
         if result is not NotImplemented:
             return result

@@ -24,10 +24,26 @@ _FAILED = -1  # Sent instead of a size by a rank that could not pickle its objec
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank; on the root the object itself. The other ranks may pass anything.
+    """Send one rank's Python object to all ranks.
 
-    `name` must agree on all ranks and defaults to "broadcast_object". Threads that broadcast objects at the same time
-    in one process set need names of their own.
+    The object is pickled with cloudpickle. Threads that broadcast objects at the same time in one process set need
+    names of their own.
+
+    Args:
+        obj: The root's object. The other ranks may pass anything.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this call. By default 'broadcast_object'.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The root's object. On the root it is the object itself, on other ranks a copy.
+
+    Raises:
+        HorovodInternalError: The root could not pickle its object, or a rank failed.
+
+    Example:
+        >>> config = hvd.broadcast_object({'lr': 0.1} if hvd.rank() == 0 else None)
+        >>> config['lr']  # on 2 ranks: 0.1
     """
     name = name or "broadcast_object"
     is_root = default_context.topology.rank == root_rank
@@ -46,10 +62,25 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return the objects of all ranks, in rank order; every element is a copy, the own one too.
+    """Gather one Python object from each rank.
 
-    `name` must agree on all ranks and defaults to "allgather_object". Threads that gather objects at the same time in
-    one process set need names of their own.
+    The objects are pickled with cloudpickle. Threads that gather objects at the same time in one process set need names
+    of their own.
+
+    Args:
+        obj: Any object that can be pickled.
+        name: Name under which the ranks match this call. By default 'allgather_object'.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The objects of all ranks, in the order of the ranks. Each is a copy, also this rank's own.
+
+    Raises:
+        HorovodInternalError: A rank could not pickle its object, or failed.
+
+    Example:
+        >>> found = hvd.allgather_object({'rank': hvd.rank()})
+        >>> [one['rank'] for one in found]  # on 2 ranks: [0, 1]
     """
     name = name or "allgather_object"
     data, failure = _pickle(obj)

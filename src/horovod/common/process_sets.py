@@ -61,7 +61,20 @@ class EmptyMembership(Membership):
 
 
 class ProcessSet:
-    """Ranks that run collectives among themselves; register it with hvd.init() or hvd.add_process_set()."""
+    """Ranks that run collectives among themselves.
+
+    Register a set with hvd.init(process_sets=...) or hvd.add_process_set(), then pass it as `process_set`.
+
+    Args:
+        ranks_or_comm: List of ranks, in any order, or a communicator of mpi4py.
+
+    Raises:
+        ValueError: The argument is neither a list of integers nor a communicator.
+
+    Example:
+        >>> first = hvd.ProcessSet([0])
+        >>> first.size() is None  # on 2 ranks: True
+    """
 
     def __init__(self, ranks_or_comm: Any) -> None:
         self._id: int | None = None
@@ -183,10 +196,25 @@ def _get_global_process_set() -> ProcessSet:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set while the job runs. Every rank of the job calls this with the same ranks; needs dynamic sets.
+    """Register a process set while the job runs.
 
-    Under MPI also from communicators of mpi4py, as hvd.init(process_sets=...) does: every rank then passes the one that
-    it is in, and COMM_NULL if there is none.
+    Every rank of the job must call this with the same ranks. Process sets must be dynamic: call
+    hvd.init(process_sets='dynamic') or set HOROVOD_DYNAMIC_PROCESS_SETS=1. In jobs that use MPI, each rank may pass the
+    communicator of mpi4py that it is in, or COMM_NULL.
+
+    Args:
+        process_set: The set, or a list of its ranks.
+
+    Returns:
+        The registered set.
+
+    Raises:
+        ValueError: Process sets are not dynamic, a set with these ranks exists, or a rank does not exist.
+        HorovodNotInitializedError: Call hvd.init() first. The error is also a ValueError.
+
+    Example:
+        >>> first = hvd.add_process_set([0])
+        >>> hvd.remove_process_set(first)  # on 2 ranks: True
     """
     from horovod.common.context import default_context
 
@@ -194,7 +222,25 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a set. Every rank of the job calls this; False for the global set and for one that is not registered."""
+    """Remove a process set while the job runs.
+
+    Every rank of the job must call this. Process sets must be dynamic: call hvd.init(process_sets='dynamic') or set
+    HOROVOD_DYNAMIC_PROCESS_SETS=1.
+
+    Args:
+        process_set: The set to remove.
+
+    Returns:
+        True if the set was removed. False for the set of all ranks and for a set that is not registered.
+
+    Raises:
+        ValueError: Process sets are not dynamic.
+        HorovodNotInitializedError: Call hvd.init() first. The error is also a ValueError.
+
+    Example:
+        >>> first = hvd.add_process_set([0])
+        >>> hvd.remove_process_set(first)  # on 2 ranks: True
+    """
     from horovod.common.context import default_context
 
     return default_context.remove_process_set(process_set)

@@ -24,7 +24,23 @@ PLAIN_SUM: Reduction = (Sum, 1.0, 1.0)
 
 
 def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int:
-    """The reduce operation that a call asks for, the old `average` argument included."""
+    """Return the reduce operation that a call asks for, the deprecated argument `average` included.
+
+    Args:
+        op: The operation, or None.
+        average: True means hvd.Average, False means hvd.Sum. None if the caller does not use it.
+        stacklevel: As in warnings.warn(), for the warning that `average` is deprecated.
+
+    Returns:
+        The operation. hvd.Average if both arguments are None.
+
+    Raises:
+        ValueError: Both arguments are given.
+
+    Example:
+        >>> op = hvd.handle_average_backwards_compatibility(hvd.Sum, None)
+        >>> op == hvd.Sum  # on 2 ranks: True
+    """
     if average is None:
         return Average if op is None else op
     if op is not None:

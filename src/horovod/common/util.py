@@ -34,11 +34,33 @@ def is_iterable(x: object) -> bool:
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
+    """Return True if a number of ranks is a power of two.
+
+    Args:
+        num_rank: The number.
+
+    Returns:
+        True for 1, 2, 4, 8 and so on.
+
+    Example:
+        >>> hvd.check_num_rank_power_of_2(hvd.size())  # on 2 ranks: True
+    """
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 - the contract's parameter name
-    """Cut a list into n consecutive parts whose lengths differ by at most one, the longer ones first."""
+    """Cut a list into consecutive parts whose lengths differ by at most one.
+
+    Args:
+        l: The list.
+        n: Number of parts.
+
+    Returns:
+        The parts; the longer ones are first.
+
+    Example:
+        >>> hvd.split_list([1, 2, 3], 2)  # on 2 ranks: [[1, 2], [3]]
+    """
     short, longer = divmod(len(l), n)
     ends = [0]
     for index in range(n):
@@ -76,7 +98,20 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Compare versions such as 2.10.0; what follows the numbers of a part (rc1, +cpu) is ignored."""
+    """Return True if a version is at least another one.
+
+    What follows the digits of a part, such as rc1 or +cpu, does not count.
+
+    Args:
+        ver: A version such as '2.10.0'.
+        target: The version to compare it with.
+
+    Returns:
+        True if `ver` is not older than `target`.
+
+    Example:
+        >>> hvd.is_version_greater_equal_than('2.10.0', '2.9')  # on 2 ranks: True
+    """
     return _version_numbers(ver) >= _version_numbers(target)
 
 
@@ -95,7 +130,21 @@ def check_installed_version(name: str, version: str, exception: BaseException | 
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """ImportError, with what to install, if the framework behind an extension is missing."""
+    """Raise ImportError, with what to install, if a framework is missing.
+
+    Args:
+        ext_name: The API's module, for example 'horovod.torch'.
+        ext_env_var: Has no effect.
+        pkg_path: Has no effect.
+        *args: Have no effect.
+
+    Raises:
+        ImportError: The framework is not installed.
+
+    Example:
+        >>> name = hvd.__name__
+        >>> hvd.check_extension(name, '', '')
+    """
     frameworks.require(ext_name)
 
 
@@ -115,7 +164,18 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the engine can work on GPU memory of that framework."""
+    """Return False, for programs written for Horovod.
+
+    Args:
+        ext_base_name: Has no effect.
+        verbose: Has no effect.
+
+    Returns:
+        False.
+
+    Example:
+        >>> hvd.gpu_available('tensorflow')  # on 2 ranks: False
+    """
     return False
 
 

@@ -13,7 +13,16 @@ _CLOSE_LIMIT_S = 5.0  # limit for closing, which waits for a loader that is busy
 
 
 class BaseDataLoader:
-    """Subclasses say by `_iterate` where batches come from, and may change each one in `_process_batch`."""
+    """Base class for data loaders.
+
+    Override `_iterate`, which yields batches, and `__len__`. `_process_batch(batch)` may change each batch in the
+    thread that uses it, for example to move it to a device.
+
+    Example:
+        >>> class Loader(BaseDataLoader):
+        ...     def _iterate(self): yield from [1, 2, 3]
+        >>> for batch in Loader(): print(batch)
+    """
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -31,10 +40,21 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Loads up to `async_loader_queue_size` batches ahead in a thread (0: none, and no thread).
+    """Mixin that lets a thread load batches ahead of their use.
 
-    It must be the first base class: `class Loader(AsyncDataLoaderMixin, MyLoader)`. An exception of the loader is
-    raised where its batch would have come. The thread ends with the epoch, when its loop is left, or when closed.
+    It must be the first base class. An exception of the loader is raised where its batch would have come. The thread
+    ends with the epoch, when its loop is left, or with close_async_loader().
+
+    Args:
+        async_loader_queue_size: Number of batches to load ahead. 0 means no thread.
+        debug_data_loader: Print what the loader does to stderr.
+        *args: Positional arguments of the other base classes.
+        **kwargs: Keyword arguments of the other base classes.
+
+    Example:
+        >>> class Loader(AsyncDataLoaderMixin, BaseDataLoader):
+        ...     def _iterate(self): yield from [1, 2, 3]
+        >>> for batch in Loader(async_loader_queue_size=2): print(batch)
     """
 
     def __init__(

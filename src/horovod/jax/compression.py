@@ -13,7 +13,15 @@ from horovod.jax.adapter import JaxArray
 
 
 class Compressor:
-    """compress(array) → (array to send, context); decompress(result, context) → array in the original dtype."""
+    """Base class for compressors of your own.
+
+    Override two static methods. `compress(tensor)` returns the array to send and a context; `decompress(tensor, ctx)`
+    returns the result in the original type.
+
+    Example:
+        >>> half = hvd.Compression.fp16
+        >>> issubclass(half, hvd.Compressor)  # on 2 ranks: True
+    """
 
     @staticmethod
     def compress(tensor: JaxArray) -> tuple[JaxArray, Any]:
@@ -67,7 +75,17 @@ class BF16Compressor(_Cast):
 
 
 class Compression:
-    """The compressors that come with Horovod; and methods with arguments, for optimizers."""
+    """Ways to send fewer bytes: classes for `compression`, and methods with arguments.
+
+    `none`, `fp16` and `bf16` are classes that every function with `compression` accepts. `int8()`, `onebit()`,
+    `topk()`, `powersgd()` and `dgc()` are methods for hvd.DistributedOptimizer(); call them with their arguments. By
+    default they compress only what leaves a host. Of the methods, allreduce() and grouped_allreduce() accept `int8()`
+    only.
+
+    Example:
+        >>> tensor = jnp.zeros(2)
+        >>> hvd.allreduce(tensor, compression=hvd.Compression.fp16).tolist()  # on 2 ranks: [0.0, 0.0]
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor

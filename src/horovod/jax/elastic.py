@@ -24,9 +24,17 @@ __all__ = ["JaxState", "run"]
 
 
 class JaxState(State):
-    """Every keyword becomes an attribute: trees of arrays (parameters, optimizer state, keys), or plain values.
+    """State of a training with JAX, for hvd.elastic.run().
 
-    Training replaces the attributes, as JAX's way is: `state.params = new_params`; `state.commit()` keeps them.
+    Every keyword becomes an attribute. Assign new values to the attributes, then commit() saves them. sync() gives all
+    ranks what rank 0 saved last.
+
+    Args:
+        **kwargs: Trees of arrays, such as parameters and optimizer states, or any Python values.
+
+    Example:
+        >>> state = hvd.elastic.JaxState(params=jnp.zeros(2), step=0)
+        >>> state.step += 1
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -127,7 +135,27 @@ def _fits(old: Any, value: Any) -> bool:
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a training function `func(state, ...)`: it goes on from the last commit when workers come or go."""
+    """Decorate a training function, so that training continues from the last commit when workers come or go.
+
+    Before the function is called, all ranks receive the state of rank 0, unless workers have only left. If a rank is
+    lost, the state is restored and the function is called again. Run no collective before the decorated function,
+    because a new worker would run it alone.
+
+    Args:
+        func: A function whose first argument is the state, such as `train(state)`.
+
+    Returns:
+        The decorated function. It returns what `func` returns.
+
+    Raises:
+        HorovodMismatchError: The decorated function: the ranks disagree, which a restart cannot mend.
+        HorovodInitializationError: The decorated function: the remaining ranks could not meet again.
+        HorovodCheckpointError: The decorated function: training cannot continue from its checkpoints.
+
+    Example:
+        >>> train = hvd.elastic.run(lambda state: state.step + 1)
+        >>> train(hvd.elastic.JaxState(step=0))  # on 2 ranks: 1
+    """
 
     @functools.wraps(func)
     def translated(state: JaxState, *args: Any, **kwargs: Any) -> Any:

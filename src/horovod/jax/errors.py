@@ -36,9 +36,20 @@ def translate(error: Exception) -> Exception | None:
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """Inside the block, a collective that fails inside jit raises what it raises outside: HorovodInternalError, …
+    """Return a context in which collectives inside jit raise the errors that they raise outside.
 
-    Depending on its version and on the call, JAX itself raises JaxRuntimeError or ValueError for it.
+    JAX itself raises JaxRuntimeError or ValueError for them, depending on its version and on the call.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        HorovodInternalError: Inside the block, as a rank failed or left the job.
+        HorovodMismatchError: Inside the block, as the ranks disagree.
+
+    Example:
+        >>> with hvd.translated_errors():
+        ...     jax.jit(hvd.allreduce)(jnp.ones(2)).block_until_ready()
     """
     try:
         yield

@@ -21,10 +21,27 @@ from horovod.jax.rank_state import in_present_world, is_rank_state
 def broadcast_parameters(
     params: Tree, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tree:
-    """The tree as the root has it: arrays, PRNG keys and Python numbers. JAX arrays are immutable: use what it returns.
+    """Return a tree with the values of one rank.
 
-    Other leaves, such as the functions in an Equinox module, are left as they are. So are residuals of compression,
-    which belong to one rank.
+    Arrays are immutable, so use what the function returns. Leaves that are neither arrays nor PRNG keys nor numbers
+    stay as they are.
+
+    Args:
+        params: A tree, for example of a model's parameters.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this call.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A tree of the same structure.
+
+    Raises:
+        HorovodMismatchError: The trees of the ranks differ.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> params = hvd.broadcast_parameters({'w': jnp.zeros(2) + hvd.rank()}, root_rank=1)
+        >>> params['w'].tolist()  # on 2 ranks: [1.0, 1.0]
     """
     leaves, structure = jax.tree_util.tree_flatten(in_present_world(params), is_leaf=is_rank_state)
     keys = [_is_key(leaf) for leaf in leaves]
@@ -48,12 +65,46 @@ def broadcast_parameters(
 def broadcast_optimizer_state(
     optimizer_state: Tree, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tree:
-    """The same for the state of an optimizer, which is a tree like any other."""
+    """Return the state of an optimizer with the values of one rank.
+
+    Arrays are immutable, so use what the function returns. What compression keeps for one rank is not sent.
+
+    Args:
+        optimizer_state: What the optimizer's init() or update() returned.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this call.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A tree of the same structure.
+
+    Raises:
+        HorovodMismatchError: The states of the ranks differ.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> state = optax.adam(0.1).init(jnp.zeros(2))
+        >>> state = hvd.broadcast_optimizer_state(state)
+    """
     return broadcast_parameters(optimizer_state, root_rank, name or "optimizer_state", process_set)
 
 
 def fold_in_rank(key: JaxArray) -> JaxArray:
-    """A PRNG key of this rank's own: give it to what must differ between ranks, such as dropout and shuffling."""
+    """Return a PRNG key of this rank's own, for dropout and other values that must differ between ranks.
+
+    Args:
+        key: A key that is equal on all ranks.
+
+    Returns:
+        The key of this rank.
+
+    Raises:
+        HorovodNotInitializedError: Call hvd.init() first.
+
+    Example:
+        >>> key = hvd.fold_in_rank(jax.random.PRNGKey(0))
+        >>> jax.random.normal(key, (2,)).shape  # on 2 ranks: (2,)
+    """
     return jax.random.fold_in(key, default_context.topology.rank)
 
 

@@ -203,16 +203,27 @@ def OneBitAdam(  # noqa: N802 - stands beside optax's optimizers under the name 
         learning_rate: A number, or a schedule of the number of steps so far.
         b1: Decay of the momentum.
         b2: Decay of the variance.
-        eps: Added to the root of the variance.
+        eps: Number that is added to the root of the variance.
         weight_decay: Decoupled weight decay.
-        lr_warmup_steps: Do not freeze the variance in so many first steps, in which the learning rate still rises.
-        freeze_after: Freeze the variance after so many steps. By default the variance decides: its norm, compared with
-            that of 1 / (1 - b2) steps before, has to be at least 0.96.
-        backward_passes_per_step: Accumulate the gradients of so many calls for a step.
-        average_aggregated_gradients: Average them instead of adding them up.
-        name: Names the reductions on the wire.
-        process_set: The ranks that train together.
-        compression: Arguments of hvd.Compression.onebit(): scope, exclude, min_bytes, error_feedback.
+        lr_warmup_steps: Do not freeze the variance in this many first steps, in which the learning rate still rises.
+        freeze_after: Freeze the variance after this many steps. By default the variance decides. Its norm, compared
+            with that of 1 / (1 - b2) steps before, has to be at least 0.96.
+        backward_passes_per_step: Number of calls whose gradients are accumulated for a step.
+        average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+        **compression: Arguments of hvd.Compression.onebit(), namely scope, exclude, min_bytes and error_feedback.
+
+    Returns:
+        An optax GradientTransformation.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> optimizer = hvd.OneBitAdam(0.001)
+        >>> state = optimizer.init(jnp.zeros(2))
     """
     import optax
 

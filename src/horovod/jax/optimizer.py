@@ -41,11 +41,34 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optax GradientTransformation that reduces gradients over all ranks, then updates as `optimizer` does.
+    """Return an optax transformation that reduces gradients over all ranks, then updates as `optimizer` does.
 
-    A compression with arguments, such as hvd.Compression.int8(), keeps in the optimizer's state what it loses.
-    With backward_passes_per_step=k, gradients of k calls are summed (or averaged) locally; only every k-th call
-    communicates and changes parameters, the others return zero updates.
+    Put it outside of optax wrappers that look at gradients.
+
+    Args:
+        optimizer: An optax GradientTransformation.
+        compression: hvd.Compression.none, fp16 or bf16, a method with arguments such as hvd.Compression.int8(), or your
+            own subclass of hvd.Compressor.
+        backward_passes_per_step: Number of calls whose gradients are accumulated before they are reduced. The calls in
+            between return zero updates.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
+            of ranks afterwards. It needs op=hvd.Average.
+        average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        An optax GradientTransformation. Its state is a tree. It contains what compression has lost so far, if
+        `compression` is a method with arguments.
+
+    Raises:
+        ValueError: Arguments are not valid or do not fit together.
+
+    Example:
+        >>> optimizer = hvd.DistributedOptimizer(optax.adam(0.001 * hvd.size()))
+        >>> state = optimizer.init(jnp.zeros(2))
     """
     import optax
 
@@ -165,7 +188,32 @@ def value_and_grad(
     process_set: ProcessSet = global_process_set,
     **options: Any,
 ) -> Callable[..., Any]:
-    """jax.value_and_grad whose gradients are reduced over all ranks. The value stays this rank's own."""
+    """Return a function like jax.value_and_grad(fun), whose gradients are reduced over all ranks.
+
+    The value is this rank's own.
+
+    Args:
+        fun: The function.
+        argnums: As in jax.value_and_grad().
+        has_aux: As in jax.value_and_grad().
+        compression: hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent),
+            hvd.Compression.int8() (what leaves a host travels as 8-bit numbers; op must be Average or Sum), or your own
+            subclass of hvd.Compressor.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+        **options: Other arguments of jax.value_and_grad().
+
+    Returns:
+        A function with the arguments of `fun`, which returns the value and the reduced gradients.
+
+    Example:
+        >>> value, gradient = hvd.value_and_grad(lambda x: x * hvd.rank())(1.0)
+        >>> float(gradient)  # on 2 ranks: 0.5
+    """
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)
@@ -188,7 +236,21 @@ def value_and_grad(
 def grad(
     fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """jax.grad whose gradients are reduced over all ranks; takes the options of hvd.value_and_grad."""
+    """Return a function like jax.grad(fun), whose gradients are reduced over all ranks.
+
+    Args:
+        fun: The function.
+        argnums: As in jax.grad().
+        has_aux: As in jax.grad().
+        **options: Other arguments of hvd.value_and_grad() and of jax.grad().
+
+    Returns:
+        A function with the arguments of `fun`, which returns the reduced gradients.
+
+    Example:
+        >>> gradient = hvd.grad(lambda x: x * hvd.rank())(1.0)
+        >>> float(gradient)  # on 2 ranks: 0.5
+    """
     both = value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)

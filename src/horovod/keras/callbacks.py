@@ -10,31 +10,93 @@ from horovod._keras.doors import is_keras3
 
 
 class BroadcastGlobalVariablesCallback(shared.BroadcastGlobalVariables, keras.callbacks.Callback):  # type: ignore[misc]
-    """Give all ranks the root's weights and optimizer state before the first step."""
+    """Callback that gives all ranks the weights, the optimizer state and the learning rate of one rank.
+
+    It does so once, before the first step and after the other callbacks' on_train_begin().
+
+    Args:
+        root_rank: The rank whose values all ranks receive.
+        device: Has no effect.
+        local_variables: Variables that stay as they are on each rank.
+
+    Example:
+        >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
 
     keras = keras
 
 
 class MetricAverageCallback(shared.MetricAverage, keras.callbacks.Callback):  # type: ignore[misc]
-    """Averages metrics over all ranks; belongs before callbacks that use them (checkpoints, learning rates)."""
+    """Callback that averages the metrics of an epoch over all ranks.
+
+    Pass it before callbacks that decide by a metric. All ranks need the same metrics.
+
+    Args:
+        device: Has no effect.
+
+    Example:
+        >>> callback = hvd.callbacks.MetricAverageCallback()
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
 
     keras = keras
 
 
 class LearningRateScheduleCallback(shared.LearningRateSchedule, keras.callbacks.Callback):  # type: ignore[misc]
-    """Sets the learning rate to initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
+    """Callback that sets the learning rate to `initial_lr * multiplier(epoch)`.
+
+    Args:
+        initial_lr: The learning rate to begin with.
+        multiplier: A function of the epoch. A number m stands for m ** (epoch - start_epoch).
+        start_epoch: The first epoch in which it sets the learning rate.
+        end_epoch: The first epoch in which it no longer does. By default it never ends.
+        staircase: Change the rate at the beginning of an epoch, instead of with each batch.
+        momentum_correction: Scale the optimizer's momentum with the learning rate.
+        steps_per_epoch: Number of batches of an epoch. By default what model.fit() knows.
+
+    Raises:
+        ValueError: `initial_lr` is None, or the number of batches of an epoch is needed and not known.
+
+    Example:
+        >>> callback = hvd.callbacks.LearningRateScheduleCallback(0.1, multiplier=0.5, start_epoch=10)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
 
     keras = keras
 
 
 class LearningRateWarmupCallback(shared.LearningRateWarmup, keras.callbacks.Callback):  # type: ignore[misc]
-    """Raises the learning rate with each batch, from initial_lr / size to initial_lr after `warmup_epochs`."""
+    """Callback that raises the learning rate with each batch, from `initial_lr / hvd.size()` to `initial_lr`.
+
+    Args:
+        initial_lr: The learning rate after the warm-up.
+        warmup_epochs: Number of epochs until the rate is `initial_lr`.
+        momentum_correction: Scale the optimizer's momentum with the learning rate.
+        steps_per_epoch: Number of batches of an epoch. By default what model.fit() knows.
+        verbose: Print a line when the warm-up has ended.
+
+    Example:
+        >>> callback = hvd.callbacks.LearningRateWarmupCallback(0.1 * hvd.size(), warmup_epochs=3)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
 
     keras = keras
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """A ModelCheckpoint of the best model whose filepath is set later, by whoever runs the training."""
+    """ModelCheckpoint of the best model, whose `filepath` is set later.
+
+    Args:
+        monitor: As in keras.callbacks.ModelCheckpoint.
+        verbose: As in keras.callbacks.ModelCheckpoint.
+        mode: As in keras.callbacks.ModelCheckpoint.
+        save_freq: As in keras.callbacks.ModelCheckpoint.
+
+    Example:
+        >>> checkpoint = hvd.callbacks.BestModelCheckpoint(monitor='loss')
+        >>> checkpoint.filepath = 'best.keras'
+    """
 
     def __init__(
         self, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto", save_freq: str | int = "epoch"

@@ -58,14 +58,57 @@ def run(
     replace_stuck_workers: bool | None = None,
     max_restarts: int | None = None,
 ) -> list[Any]:
-    """Call `func(*args, **kwargs)` on `num_proc` processes; the list of results, by rank.
+    """Start a job, call a function on each of its ranks, and return the results.
 
-    The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
-    holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
-    "always", "never", or "auto": neither in a notebook nor with `use_mpi`. With `min_num_proc` or
-    `host_discovery_script` the job is elastic, and the results are those of the first `min_num_proc` ranks; `spares`
-    are workers that wait for another's place, and a worker without progress for `progress_timeout_seconds` is reported
-    or replaced. With `max_restarts` all workers are started anew, at most so many times, after one has failed.
+    The function and its arguments are pickled by value, so lambdas and functions of a notebook work. With
+    `min_num_proc` or `host_discovery_script` the job is elastic, and the results are those of the first `min_num_proc`
+    ranks.
+
+    Args:
+        func: The function, which calls hvd.init() itself.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
+        num_proc: Number of ranks.
+        min_num_proc: The fewest ranks that an elastic job may run with.
+        max_num_proc: The most ranks that an elastic job may run with.
+        slots: Slots of each host that discovery names without a number (elastic jobs).
+        reset_limit: Fail after this many resets (elastic jobs).
+        cooldown_range: Seconds after which a failed host may come back, as (shortest, longest) (elastic jobs).
+        hosts: Hosts and their slots, such as 'host1:2,host2:4'.
+        hostfile: File of lines such as 'host1 slots=2'.
+        host_discovery_script: Program that prints hosts (elastic jobs).
+        start_timeout: Seconds that each host has to answer.
+        ssh_port: Port of sshd on all hosts.
+        ssh_identity_file: File of the private key for ssh.
+        disable_cache: Has no effect.
+        output_filename: Folder in which the output of each rank is also written.
+        verbose: Report more about the launch, and keep all output after a failure.
+        use_gloo: Use the engine without MPI, which is the default.
+        use_mpi: Start through mpirun.
+        mpi_args: More arguments for mpirun.
+        network_interface: Deprecated; use `network_interfaces`.
+        network_interfaces: Names of the network interfaces to use, as a list or with commas.
+        executable: The Python that runs the ranks. By default the one that runs this program.
+        np: Deprecated; use `num_proc`.
+        min_np: Deprecated; use `min_num_proc`.
+        max_np: Deprecated; use `max_num_proc`.
+        tag: Let printed lines begin with their rank. 'always', 'never', or 'auto', which means neither in a notebook
+            nor with `use_mpi`.
+        spares: Number of workers that wait for another's place (elastic jobs).
+        progress_timeout_seconds: Report or replace a worker that has made no progress for so long (elastic jobs).
+        replace_stuck_workers: Replace workers that make no progress, instead of reporting them (elastic jobs).
+        max_restarts: Start all workers again after a failure, at most this many times.
+
+    Returns:
+        What the function returned on each rank, in the order of the ranks.
+
+    Raises:
+        RuntimeError: A worker failed. The text holds the traceback of the one that failed first.
+        ValueError: Arguments are not valid or do not fit together.
+
+    Example:
+        >>> import horovod
+        >>> results = horovod.run(train, args=(0.1,), num_proc=2)  # train(0.1) on two ranks
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)

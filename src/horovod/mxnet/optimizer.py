@@ -12,7 +12,22 @@ from horovod.mxnet.gradients import Named, Reducer
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXNet has no types
-    """Wraps an optimizer; its rescale_grad then holds the division by the number of ranks."""
+    """Optimizer that sums each gradient over all ranks before it updates the parameter.
+
+    The `rescale_grad` of the wrapped optimizer holds the division by the number of ranks. Use it with Module.fit() and
+    in loops of your own; for gluon, use hvd.DistributedTrainer.
+
+    Args:
+        optimizer: The optimizer to wrap, of mx.optimizer.
+        gradient_predivide_factor: Divide gradients by this factor before they are summed, and by the rest of the number
+            of ranks afterwards.
+        num_groups: Number of groups in which gradients are reduced. 0 makes no groups.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Example:
+        >>> optimizer = mx.optimizer.SGD(learning_rate=0.1)
+        >>> optimizer = hvd.DistributedOptimizer(optimizer)
+    """
 
     def __init__(
         self,

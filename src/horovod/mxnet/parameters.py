@@ -14,9 +14,23 @@ _DeferredInitializationError = mx.gluon.parameter.DeferredInitializationError
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
-    """Overwrite arrays or parameters with those of one rank: what collect_params() or Module.get_params() gives.
+    """Overwrite parameters with those of one rank.
 
-    `prefix` keeps the names of several models apart.
+    A parameter that has no shape yet is broadcast when the first batch gives it one.
+
+    Args:
+        params: What network.collect_params() returns, or a dict of NDArrays.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        prefix: Prefix of the names under which ranks match. It keeps several models apart.
+
+    Raises:
+        ValueError: `params` is not a dict, or a parameter is not initialized.
+        HorovodMismatchError: The parameters of the ranks differ in shape or type.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> weights = {'w': mx.nd.zeros(2) + hvd.rank()}
+        >>> hvd.broadcast_parameters(weights, root_rank=0)  # weights['w'] is now zero on all ranks
     """
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
         raise ValueError(f"broadcast_parameters takes a dict or a ParameterDict, not {type(params).__name__}")

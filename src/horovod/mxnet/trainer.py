@@ -16,7 +16,26 @@ from horovod.mxnet.optimizer import DistributedOptimizer
 
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has no types
-    """As mx.gluon.Trainer; step(batch_size) takes the batch size of this rank. `prefix` tells trainers apart."""
+    """Trainer of gluon that sums gradients over all ranks, instead of through a kvstore.
+
+    Pass the batch size of this rank to step().
+
+    Args:
+        params: What network.collect_params() returns.
+        optimizer: Name of an optimizer, or an optimizer that is not distributed.
+        optimizer_params: Arguments of the optimizer, as a dict.
+        compression: hvd.Compression.none or hvd.Compression.fp16, or your own subclass of hvd.Compressor.
+        gradient_predivide_factor: Divide gradients by this factor before they are summed, and by the rest of the number
+            of ranks afterwards.
+        prefix: Prefix of the names under which ranks match. It keeps several trainers apart.
+        num_groups: Number of groups in which gradients are reduced. 0 makes no groups.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Example:
+        >>> network = mx.gluon.nn.Dense(1, in_units=2)
+        >>> network.initialize()
+        >>> trainer = hvd.DistributedTrainer(network.collect_params(), 'sgd', {'learning_rate': 0.1})
+    """
 
     def __init__(
         self,

@@ -18,9 +18,20 @@ __all__ = ["NumpyState", "run"]
 
 
 class NumpyState(ObjectState):
-    """Every keyword becomes an attribute: arrays, lists and dicts of them, or any other Python values.
+    """State of a training with NumPy, for hvd.elastic.run().
 
-    `sync` sends what rank 0 *saved* last: arrays as they are, everything else pickled.
+    Every keyword becomes an attribute. commit() saves all values. sync() gives all ranks what rank 0 saved last; arrays
+    are sent as they are, other values are pickled.
+
+    Args:
+        **kwargs: Arrays, lists and dicts of them, or any other Python values.
+
+    Raises:
+        TypeError: A value cannot be copied.
+
+    Example:
+        >>> state = hvd.elastic.NumpyState(weights=np.zeros(2), step=0)
+        >>> state.step += 1
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -46,7 +57,27 @@ def _is_array(value: Any) -> bool:
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a training function `func(state, ...)`: it goes on from the last commit when workers come or go."""
+    """Decorate a training function, so that training continues from the last commit when workers come or go.
+
+    Before the function is called, all ranks receive the state of rank 0, unless workers have only left. If a rank is
+    lost, the state is restored and the function is called again. Run no collective before the decorated function,
+    because a new worker would run it alone.
+
+    Args:
+        func: A function whose first argument is the state, such as `train(state)`.
+
+    Returns:
+        The decorated function. It returns what `func` returns.
+
+    Raises:
+        HorovodMismatchError: The decorated function: the ranks disagree, which a restart cannot mend.
+        HorovodInitializationError: The decorated function: the remaining ranks could not meet again.
+        HorovodCheckpointError: The decorated function: training cannot continue from its checkpoints.
+
+    Example:
+        >>> train = hvd.elastic.run(lambda state: state.step + 1)
+        >>> train(hvd.elastic.NumpyState(step=0))  # on 2 ranks: 1
+    """
     return run_fn(func, _reset)
 
 

@@ -16,7 +16,22 @@ from horovod.numpy.mpi_ops import broadcast_async_, synchronize
 def broadcast_parameters(
     params: Mapping[str, Array] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite arrays with those of one rank: a dict, a list of arrays, or a list of (name, array)."""
+    """Overwrite arrays with those of one rank.
+
+    Args:
+        params: A dict of arrays, or a list of arrays or of (name, array). All ranks pass the same shapes.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Raises:
+        ValueError: `params` is neither a dict nor a list.
+        HorovodMismatchError: The arrays of the ranks differ in shape or type.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> weights = {'w': np.zeros(2) + hvd.rank()}
+        >>> hvd.broadcast_parameters(weights, root_rank=0)  # weights['w'] is now array([0., 0.]) on all ranks
+    """
     handles = [broadcast_async_(array, root_rank, name, process_set) for name, array in _named(params)]
     for handle in handles:
         synchronize(handle)

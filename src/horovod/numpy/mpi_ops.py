@@ -94,9 +94,25 @@ def _begin(call: Call, arrays: Sequence[Array]) -> int:
 
 
 def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:
-    """An array of zeros in shared memory: where all ranks of a host reduce such arrays in place, nothing is copied.
+    """Return an array of zeros in shared memory.
 
-    It belongs to this generation: after hvd.shutdown() it is an ordinary array, and a new one is as fast again.
+    If all ranks of a host pass such arrays to allreduce_(), nothing is copied first. After hvd.shutdown() it is an
+    ordinary array. If shared memory has no room, a warning says so and the array lies in ordinary memory.
+
+    Args:
+        shape: Shape of the array.
+        dtype: Any type but Python objects.
+
+    Returns:
+        The new array.
+
+    Raises:
+        ValueError: The type holds Python objects.
+        HorovodNotInitializedError: Call hvd.init() first.
+
+    Example:
+        >>> array = hvd.shared_zeros((2, 3), np.float32)
+        >>> hvd.allreduce_(array).shape  # on 2 ranks: (2, 3)
     """
     return shared_buffers.zeros(default_context, shape, dtype)
 
@@ -119,7 +135,34 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Reduce an array over all ranks of the set (op: Average by default) into a new array."""
+    """Reduce an array over all ranks and return the result on every rank.
+
+    Args:
+        tensor: The array that this rank contributes, or what np.asarray() accepts. It does not change.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        compression: hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent),
+            hvd.Compression.int8() (what leaves a host travels as 8-bit numbers; op must be Average or Sum), or your own
+            subclass of hvd.Compressor.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A new array with the shape of the input.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2) + hvd.rank()
+        >>> hvd.allreduce(tensor, op=hvd.Sum).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     if compression is _PLAIN:
         quick: Array | None = _native.allreduce(
             process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
@@ -145,7 +188,31 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce; the handle is for poll and synchronize."""
+    """Start to reduce an array over all ranks.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The array that this rank contributes. It does not change.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns a new array.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.allreduce_async(np.zeros(2) + hvd.rank(), op=hvd.Sum)
+        >>> hvd.synchronize(handle).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     quick: int | None = _native.allreduce(
         process_set.native, tensor, False, False, name, average, op, prescale_factor, postscale_factor
     )
@@ -164,7 +231,31 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Allreduce in place: the array is overwritten and returned."""
+    """Reduce an array over all ranks, in place.
+
+    Args:
+        tensor: The array that this rank contributes. The result overwrites it.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The array that was passed, with the result in it.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2) + hvd.rank()
+        >>> hvd.allreduce_(tensor).tolist()  # on 2 ranks: [0.5, 0.5]
+    """
     quick: Array | None = _native.allreduce(
         process_set.native, tensor, True, True, name, average, op, prescale_factor, postscale_factor
     )
@@ -185,7 +276,31 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce in place."""
+    """Start to reduce an array over all ranks, in place.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The array that this rank contributes. The result overwrites it.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns the array that was passed.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.allreduce_async_(np.zeros(2) + hvd.rank(), op=hvd.Max)
+        >>> hvd.synchronize(handle).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     quick: int | None = _native.allreduce(
         process_set.native, tensor, True, False, name, average, op, prescale_factor, postscale_factor
     )
@@ -206,7 +321,36 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Allreduce a list of arrays as one unit."""
+    """Reduce each array of a list over all ranks, as one unit.
+
+    No operation of the group starts before every rank has submitted the whole group.
+
+    Args:
+        tensors: List of arrays that this rank contributes. They do not change.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        compression: hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent),
+            hvd.Compression.int8() (what leaves a host travels as 8-bit numbers; op must be Average or Sum), or your own
+            subclass of hvd.Compressor.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The reduced arrays, in the order of the list.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> first, second = hvd.grouped_allreduce([np.zeros(2) + hvd.rank(), np.zeros(2)])
+        >>> first.tolist()  # on 2 ranks: [0.5, 0.5]
+    """
     op = resolve_op(op, average)
     if method := method_in(compression, compressing.METHODS, "grouped_allreduce", op):
         call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
@@ -228,7 +372,31 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce of a list of arrays; one handle for all of them."""
+    """Start to reduce each array of a list over all ranks, as one unit.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensors: List of arrays that this rank contributes. They do not change.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns the reduced arrays.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.grouped_allreduce_async([np.zeros(2) + hvd.rank(), np.zeros(2)])
+        >>> hvd.synchronize(handle)[0].tolist()  # on 2 ranks: [0.5, 0.5]
+    """
     op = resolve_op(op, average)
     call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
     return _begin(call, [as_array(tensor) for tensor in tensors])
@@ -243,7 +411,33 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Allreduce a list of arrays in place."""
+    """Reduce each array of a list over all ranks, as one unit and in place.
+
+    No operation of the group starts before every rank has submitted the whole group.
+
+    Args:
+        tensors: List of arrays that this rank contributes. The results overwrite them.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The arrays that were passed, with the results in them.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensors = [np.zeros(2) + hvd.rank(), np.zeros(2)]
+        >>> hvd.grouped_allreduce_(tensors)[0].tolist()  # on 2 ranks: [0.5, 0.5]
+    """
     op = resolve_op(op, average)
     call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, in_place=True)
     return list(_run(call, [as_target(tensor) for tensor in tensors]))
@@ -258,7 +452,31 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce of a list of arrays in place."""
+    """Start to reduce each array of a list over all ranks, as one unit and in place.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensors: List of arrays that this rank contributes. The results overwrite them.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns the arrays that were passed.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.grouped_allreduce_async_([np.zeros(2) + hvd.rank(), np.zeros(2)])
+        >>> hvd.synchronize(handle)[0].tolist()  # on 2 ranks: [0.5, 0.5]
+    """
     op = resolve_op(op, average)
     call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, in_place=True)
     return _begin(call, [as_target(tensor) for tensor in tensors])
@@ -268,7 +486,27 @@ def grouped_allreduce_async_(
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
+    """Concatenate the arrays of all ranks along the first dimension.
+
+    Args:
+        tensor: The array that this rank contributes. It may differ between ranks in its first dimension only.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A new array with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2)[: hvd.rank() + 1]  # one row on rank 0, two on rank 1
+        >>> hvd.allgather(tensor).tolist()  # on 2 ranks: [0.0, 0.0, 0.0]
+    """
     quick: Array | None = _native.allgather(process_set.native, tensor, True, name)
     if quick is not None:
         return quick
@@ -277,7 +515,27 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Start an allgather."""
+    """Start to concatenate the arrays of all ranks along the first dimension.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The array that this rank contributes. It may differ between ranks in its first dimension only.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns a new array.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.allgather_async(np.zeros(2) + hvd.rank())
+        >>> hvd.synchronize(handle).tolist()  # on 2 ranks: [0.0, 0.0, 1.0, 1.0]
+    """
     quick: int | None = _native.allgather(process_set.native, tensor, False, name)
     if quick is not None:
         return quick
@@ -287,7 +545,29 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Allgather each array of a list, as one unit."""
+    """Concatenate the arrays of all ranks, for each array of a list, as one unit.
+
+    No operation of the group starts before every rank has submitted the whole group.
+
+    Args:
+        tensors: List of arrays. Each may differ between ranks in its first dimension only.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The concatenated arrays, in the order of the list.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> first, second = hvd.grouped_allgather([np.zeros(2) + hvd.rank(), np.zeros(2)])
+        >>> first.tolist()  # on 2 ranks: [0.0, 0.0, 1.0, 1.0]
+    """
     arrays = [as_array(tensor) for tensor in tensors]
     return list(_run(Call(ALLGATHER, process_set, name, grouped=True), arrays))
 
@@ -295,7 +575,27 @@ def grouped_allgather(
 def grouped_allgather_async(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start an allgather of each array of a list; one handle for all of them."""
+    """Start to concatenate the arrays of all ranks, for each array of a list, as one unit.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensors: List of arrays. Each may differ between ranks in its first dimension only.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns the concatenated arrays.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.grouped_allgather_async([np.zeros(2) + hvd.rank(), np.zeros(2)])
+        >>> hvd.synchronize(handle)[0].tolist()  # on 2 ranks: [0.0, 0.0, 1.0, 1.0]
+    """
     arrays = [as_array(tensor) for tensor in tensors]
     return _begin(Call(ALLGATHER, process_set, name, grouped=True), arrays)
 
@@ -306,7 +606,28 @@ def grouped_allgather_async(
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """The array of the (global) rank `root_rank`, as a new array."""
+    """Send one rank's array to all ranks.
+
+    Args:
+        tensor: The root's values. The other ranks pass an array of the same shape and type.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A new array with the root's values.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2) + hvd.rank()
+        >>> hvd.broadcast(tensor, root_rank=1).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     quick: Array | None = _native.broadcast(process_set.native, tensor, False, True, root_rank, name)
     if quick is not None:
         return quick
@@ -317,7 +638,28 @@ def broadcast(
 def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start a broadcast."""
+    """Start to send one rank's array to all ranks.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The root's values. The other ranks pass an array of the same shape and type.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns a new array.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.broadcast_async(np.zeros(2) + hvd.rank(), root_rank=1)
+        >>> hvd.synchronize(handle).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
     if quick is not None:
         return quick
@@ -327,7 +669,28 @@ def broadcast_async(
 def broadcast_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Overwrite the array with the root's."""
+    """Overwrite an array with one rank's values, on all ranks.
+
+    Args:
+        tensor: The root's values. On other ranks, an array of the same shape and type that they overwrite.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The array that was passed, with the root's values in it.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2) + hvd.rank()
+        >>> hvd.broadcast_(tensor, root_rank=1).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     quick: Array | None = _native.broadcast(process_set.native, tensor, True, True, root_rank, name)
     if quick is not None:
         return quick
@@ -338,7 +701,28 @@ def broadcast_(
 def broadcast_async_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start a broadcast in place."""
+    """Start to overwrite an array with one rank's values, on all ranks.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The root's values. On other ranks, an array of the same shape and type that they overwrite.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns the array that was passed.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.broadcast_async_(np.zeros(2) + hvd.rank(), root_rank=1)
+        >>> hvd.synchronize(handle).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
     if quick is not None:
         return quick
@@ -351,7 +735,30 @@ def broadcast_async_(
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
+    """Send rows of an array to every rank, and receive rows from every rank.
+
+    Args:
+        tensor: The rows to send, those for the first rank first.
+        splits: Number of rows for each rank, as a list or an array of integers. Rows beyond their sum are not sent. By
+            default all ranks get an equal share.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The received rows, in the order of the ranks. If `splits` is given, a tuple of these rows and the number of rows
+        from each rank.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.array([10, 20])
+        >>> hvd.alltoall(tensor).tolist()  # on rank 0 of 2: [10, 10]
+    """
     quick = _native.alltoall(process_set.native, tensor, True, splits, name)
     if quick is not None:
         return quick
@@ -362,7 +769,30 @@ def alltoall(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start an alltoall; its result is always (output, received splits)."""
+    """Start to send rows of an array to every rank.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The rows to send, those for the first rank first.
+        splits: Number of rows for each rank, as a list or an array of integers. Rows beyond their sum are not sent. By
+            default all ranks get an equal share.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns a tuple of the received rows and the number of rows
+        from each rank.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+
+    Example:
+        >>> handle = hvd.alltoall_async(np.array([10, 20]))
+        >>> hvd.synchronize(handle)[0].tolist()  # on rank 0 of 2: [10, 10]
+    """
     quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
     if quick is not None:
         return quick
@@ -381,7 +811,34 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """Reduce an array over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    """Reduce an array over all ranks and return this rank's share of the rows.
+
+    If the rows do not divide evenly, each of the first ranks gets one more.
+
+    Args:
+        tensor: The array that this rank contributes. It does not change.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
+        op: hvd.Average (the default) or hvd.Sum.
+        process_set: The ranks that take part. By default all ranks of the job.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+
+    Returns:
+        A new array with this rank's rows of the result.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
+
+    Example:
+        >>> tensor = np.array([[1.0], [2.0]])
+        >>> hvd.reducescatter(tensor, op=hvd.Sum).tolist()  # on rank 0 of 2: [[2.0]]
+    """
     if compression is _PLAIN:
         quick: Array | None = _native.reducescatter(
             process_set.native, tensor, True, name, op, prescale_factor, postscale_factor
@@ -402,7 +859,31 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start a reducescatter."""
+    """Start to reduce an array over all ranks, for this rank's share of the rows.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensor: The array that this rank contributes. It does not change.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default) or hvd.Sum.
+        process_set: The ranks that take part. By default all ranks of the job.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns this rank's rows of the result.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
+
+    Example:
+        >>> handle = hvd.reducescatter_async(np.array([[1.0], [2.0]]), op=hvd.Sum)
+        >>> hvd.synchronize(handle).tolist()  # on rank 0 of 2: [[2.0]]
+    """
     quick: int | None = _native.reducescatter(
         process_set.native, tensor, False, name, op, prescale_factor, postscale_factor
     )
@@ -420,7 +901,34 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Reducescatter each array of a list, as one unit."""
+    """Reduce each array of a list over all ranks, as one unit, and return this rank's shares of the rows.
+
+    No operation of the group starts before every rank has submitted the whole group.
+
+    Args:
+        tensors: List of arrays that this rank contributes. They do not change.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
+        op: hvd.Average (the default) or hvd.Sum.
+        process_set: The ranks that take part. By default all ranks of the job.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+
+    Returns:
+        This rank's rows of each result, in the order of the list.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodMismatchError: The ranks passed arrays or arguments that do not fit together.
+        HorovodInternalError: A rank failed or left the job, or `op` is neither Average nor Sum.
+
+    Example:
+        >>> (first,) = hvd.grouped_reducescatter([np.array([[1.0], [2.0]])], op=hvd.Sum)
+        >>> first.tolist()  # on rank 0 of 2: [[2.0]]
+    """
     method_in(compression, (), "grouped_reducescatter")
     compressed = [compression.compress(as_array(tensor)) for tensor in tensors]
     arrays = [array for array, _ in compressed]
@@ -437,7 +945,31 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start a reducescatter of each array of a list; one handle for all of them."""
+    """Start to reduce each array of a list over all ranks, as one unit, for this rank's shares of the rows.
+
+    Do not change an array that an operation uses before the operation has completed.
+
+    Args:
+        tensors: List of arrays that this rank contributes. They do not change.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        op: hvd.Average (the default) or hvd.Sum.
+        process_set: The ranks that take part. By default all ranks of the job.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns this rank's rows of each result.
+
+    Raises:
+        ValueError: An argument is not valid, another operation with this name is pending, or this rank is not a member
+            of the process set.
+        HorovodInternalError: `op` is neither Average nor Sum.
+
+    Example:
+        >>> handle = hvd.grouped_reducescatter_async([np.array([[1.0], [2.0]])], op=hvd.Sum)
+        >>> hvd.synchronize(handle)[0].tolist()  # on rank 0 of 2: [[2.0]]
+    """
     call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
     return _begin(call, [as_array(tensor) for tensor in tensors])
 
@@ -446,12 +978,40 @@ def grouped_reducescatter_async(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until every rank of the set is here."""
+    """Wait until every rank of the process set has called this function.
+
+    Args:
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Raises:
+        ValueError: This rank is not a member of the process set.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> hvd.barrier()
+        >>> print('all ranks are here')
+    """
     _collectives.barrier(process_set)
 
 
 def join(device: int = -1) -> int:
-    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
+    """Take part in the other ranks' allreduces with zeros, until all ranks have called this function.
+
+    For a rank that has no more data. Other operations than allreduce fail on ranks that have not joined yet.
+
+    Args:
+        device: Has no effect.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> last = hvd.join()
+        >>> last in range(hvd.size())  # on 2 ranks: True
+    """
     return _collectives.join()
 
 
@@ -459,21 +1019,88 @@ def join(device: int = -1) -> int:
 
 
 def send(tensor: Any, dst: int, tag: int = 0) -> None:
-    """Send an array to one rank, which receives it with the same tag."""
+    """Send an array to one rank, which receives it with recv().
+
+    Args:
+        tensor: The values to send.
+        dst: The rank that receives.
+        tag: Number that the receiver passes too.
+
+    Raises:
+        ValueError: An argument is not valid.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2) + hvd.rank()
+        >>> hvd.send(tensor, 1) if hvd.rank() == 0 else hvd.recv(tensor, 0).tolist()  # on rank 1 of 2: [0.0, 0.0]
+    """
     _finish(_collectives.send(as_array(tensor), dst, tag))
 
 
 def send_async(tensor: Any, dst: int, tag: int = 0) -> int:
-    """Start a send; the array must not change until it is done."""
+    """Start to send an array to one rank.
+
+    Do not change the array before the operation has completed.
+
+    Args:
+        tensor: The values to send.
+        dst: The rank that receives.
+        tag: Number that the receiver passes too.
+
+    Returns:
+        A handle for poll() and synchronize().
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> start = hvd.recv_async if hvd.rank() else hvd.send_async
+        >>> hvd.synchronize(start(np.zeros(2) + hvd.rank(), 1 - hvd.rank())).tolist()  # on 2 ranks: [0.0, 0.0]
+    """
     return _add(_collectives.send(as_array(tensor), dst, tag))
 
 
 def recv(tensor: Array, src: int, tag: int = 0) -> Array:
-    """Overwrite an array with what one rank sends, which must have the same size."""
+    """Overwrite an array with values that one rank sends with send().
+
+    Args:
+        tensor: The array to overwrite. It must have the size of the one that is sent.
+        src: The rank that sends.
+        tag: Number that the sender passes too.
+
+    Returns:
+        The array that was passed.
+
+    Raises:
+        ValueError: An argument is not valid.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = np.zeros(2) + hvd.rank()
+        >>> hvd.recv(tensor, 0).tolist() if hvd.rank() == 1 else hvd.send(tensor, 1)  # on rank 1 of 2: [0.0, 0.0]
+    """
     result: Array = _finish(_collectives.recv(as_target(tensor), src, tag))
     return result
 
 
 def recv_async(tensor: Array, src: int, tag: int = 0) -> int:
-    """Start a receive."""
+    """Start to overwrite an array with values that one rank sends.
+
+    Do not use the array before the operation has completed.
+
+    Args:
+        tensor: The array to overwrite. It must have the size of the one that is sent.
+        src: The rank that sends.
+        tag: Number that the sender passes too.
+
+    Returns:
+        A handle for poll() and synchronize(). synchronize() returns the array that was passed.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> start = hvd.send_async if hvd.rank() else hvd.recv_async
+        >>> hvd.synchronize(start(np.zeros(2) + hvd.rank(), 1 - hvd.rank())).tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     return _add(_collectives.recv(as_target(tensor), src, tag))

@@ -39,11 +39,24 @@ class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
 
 
 class ElasticRayExecutor:
-    """Workers on all nodes of the cluster, between `min_num_proc` and `max_num_proc` of them.
+    """Workers on all nodes of a Ray cluster, whose number changes with the cluster.
 
-    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2), cpus_per_slot=1)
-    executor.start()
-    results = executor.run(train)  # a function that uses hvd.elastic.run
+    Call start(), then run() with a function that uses hvd.elastic.run.
+
+    Args:
+        settings: What ElasticRayExecutor.create_settings() returns, with min_num_proc and max_num_proc.
+        use_gpu: Reserve GPUs for the workers.
+        cpus_per_slot: CPUs that Ray reserves for each worker.
+        gpus_per_slot: GPUs for each worker. It needs use_gpu=True.
+        env_vars: Environment variables of the workers.
+        override_discovery: Find nodes through Ray, instead of by the settings' own discovery.
+
+    Raises:
+        ValueError: `gpus_per_slot` is given without use_gpu=True.
+
+    Example:
+        >>> executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2))
+        >>> executor.start()  # then executor.run(train)
     """
 
     @staticmethod

@@ -66,14 +66,34 @@ class StaticParams(BaseParams):
 
 
 class RayExecutor:
-    """Workers that stay (`num_workers`, or `num_hosts` with `num_workers_per_host`) or come and go (`min_workers`).
+    """Workers on a Ray cluster, each of which is a rank.
 
-        executor = RayExecutor(RayExecutor.create_settings(), num_workers=4)
-        executor.start()
-        results = executor.run(train, args=[0.1])
-        executor.shutdown()
+    Workers either stay (`num_workers`, or `num_hosts` with `num_workers_per_host`) or come and go (`min_workers`). Call
+    start(), then run() as often as needed, then shutdown(). Ray's client (`ray.init('ray://...')`) works too.
 
-    Works through Ray's client (`ray.init("ray://...")`), too.
+    Args:
+        settings: What RayExecutor.create_settings() returns.
+        num_workers: Number of workers, placed on as few nodes as possible.
+        num_hosts: Number of nodes, each with `num_workers_per_host` workers.
+        num_workers_per_host: Workers on each node, with `num_hosts`.
+        cpus_per_worker: CPUs that Ray reserves for each worker.
+        use_gpu: Reserve GPUs for the workers.
+        gpus_per_worker: GPUs for each worker. It needs use_gpu=True.
+        use_current_placement_group: With `num_workers`, place the workers in the placement group of the caller, if
+            there is one.
+        min_workers: The fewest workers that the job may run with.
+        max_workers: The most workers that the job may run with.
+        reset_limit: Fail after this many resets (elastic jobs).
+        cooldown_range: Seconds after which a failed node may come back, as [shortest, longest] (elastic jobs).
+        elastic_timeout: Seconds to wait for enough workers (elastic jobs).
+        override_discovery: Find nodes through Ray, instead of by the settings' own discovery (elastic jobs).
+
+    Raises:
+        ValueError: Arguments are not valid or do not fit together.
+
+    Example:
+        >>> executor = RayExecutor(RayExecutor.create_settings(), num_workers=2)
+        >>> executor.start()  # then executor.run(train, args=[0.1]) and executor.shutdown()
     """
 
     @classmethod

@@ -25,10 +25,19 @@ _DEBUGS_FROM = 2  # value of `verbose`
 class HorovodConfig(BackendConfig):  # type: ignore[misc]  # Ray tells no types
     """How the workers of a HorovodTrainer meet.
 
-    `nics`: network interfaces to use (default: the one through which a worker reaches rank 0's node).
-    `timeout_s`: how long workers wait for each other in hvd.init(). `verbose`: from 2 on they log what they do.
-    `key`: the secret of the job (default: a new one for each group of workers). `placement_group_timeout_s`: how long
-    fit() waits for nodes to join a cluster that is too small for the workers. What ssh needed in Horovod has no effect.
+    Args:
+        nics: Names of the network interfaces to use. By default that through which a worker reaches rank 0's node.
+        verbose: From 2 on, workers log what they do.
+        key: Secret of the job. By default a new one for each group of workers.
+        ssh_port: Has no effect.
+        ssh_identity_file: Has no effect.
+        ssh_str: Has no effect.
+        timeout_s: Seconds that workers wait for each other in hvd.init().
+        placement_group_timeout_s: Seconds that fit() waits for nodes to join a cluster that is too small.
+
+    Example:
+        >>> config = HorovodConfig(timeout_s=60)
+        >>> trainer = HorovodTrainer(train, horovod_config=config)
     """
 
     nics: Collection[str] | None = None

@@ -17,14 +17,27 @@ from horovod.ray.train_backend import HorovodConfig
 
 
 class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no types
-    """Runs a training loop in the workers of a Ray cluster, each of which is a rank.
+    """Trainer of Ray Train whose workers are ranks.
 
-    The loop, a function of no argument or of `train_loop_config`, begins with hvd.init(). In it everything works that
-    works in other trainers of Ray: ray.train.report with metrics and checkpoints, ray.train.get_dataset_shard for the
-    `datasets`, ray.train.get_checkpoint after a failure. `fit()` runs it and returns Ray's Result, whose `metrics`
-    are rank 0's last report, with or without a checkpoint. A worker that fails or dies makes Ray start all of them
-    again from the last checkpoint, `FailureConfig(max_failures=...)` times.
-    With `ScalingConfig(num_workers=(least, most))` the new workers may be fewer, or more.
+    The loop begins with hvd.init(). In it ray.train.report(), ray.train.get_dataset_shard() and
+    ray.train.get_checkpoint() work as in other trainers of Ray. fit() runs it and returns Ray's Result, whose `metrics`
+    are rank 0's last report. If a worker fails, Ray starts all of them again from the last checkpoint,
+    `FailureConfig(max_failures=...)` times.
+
+    Args:
+        train_loop_per_worker: The training loop, a function of no argument or of `train_loop_config`.
+        train_loop_config: Argument of the training loop.
+        horovod_config: How the workers meet, as HorovodConfig.
+        scaling_config: Ray's ScalingConfig. With num_workers=(fewest, most) the number of workers may change after a
+            failure.
+        run_config: Ray's RunConfig.
+        datasets: Data sets of Ray, by name.
+        dataset_config: Ray's DataConfig.
+        **options: Other arguments of Ray's DataParallelTrainer.
+
+    Example:
+        >>> trainer = HorovodTrainer(train, scaling_config=ray.train.ScalingConfig(num_workers=2))
+        >>> result = trainer.fit()
     """
 
     def __init__(

@@ -16,7 +16,18 @@ from horovod.ray.joining import become_rank, fail_world, leave_world
 
 
 class BaseHorovodWorker:
-    """Rank and secret come by `become`: what Ray knows of an actor's creation, its dashboard shows."""
+    """Actor of Ray that becomes a rank.
+
+    The executors start it; programs do not.
+
+    Args:
+        world_rank: The rank until the worker joins a world.
+        world_size: The number of ranks until then.
+
+    Example:
+        >>> actor = ray.remote(BaseHorovodWorker).remote()
+        >>> ray.get(actor.hostname.remote())
+    """
 
     executable: Any = None
 

@@ -11,7 +11,15 @@ from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 
 
 class Compressor:
-    """compress(tensor) → (tensor to send, context); decompress(result, context) → tensor in the original dtype."""
+    """Base class for compressors of your own.
+
+    Override two static methods. `compress(tensor)` returns the tensor to send and a context; `decompress(tensor, ctx)`
+    returns the result in the original type.
+
+    Example:
+        >>> half = hvd.Compression.fp16
+        >>> issubclass(half, hvd.Compressor)  # on 2 ranks: True
+    """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -68,7 +76,16 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors that come with Horovod; and methods with arguments, of which TensorFlow has int8 and powersgd."""
+    """Ways to send fewer bytes: classes for `compression`, and methods with arguments.
+
+    `none`, `fp16` and `bf16` are classes that every function with `compression` accepts. `int8()` and `powersgd()` are
+    methods for optimizers and tapes; allreduce() and grouped_allreduce() also accept `int8()`. By default they compress
+    only what leaves a host. The other methods are refused.
+
+    Example:
+        >>> tensor = tf.zeros(2)
+        >>> hvd.allreduce(tensor, compression=hvd.Compression.fp16).numpy().tolist()  # on 2 ranks: [0.0, 0.0]
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor

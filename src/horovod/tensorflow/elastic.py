@@ -29,7 +29,27 @@ _OURS = re.compile(r"\bHorovod[A-Z]\w*: ")  # the prefix of errors of Horovod's 
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a training function `func(state, ...)`: it goes on from the last commit when workers come or go."""
+    """Decorate a training function, so that training continues from the last commit when workers come or go.
+
+    Before the function is called, all ranks receive the state of rank 0, unless workers have only left. If a rank is
+    lost, the state is restored and the function is called again. Run no collective before the decorated function,
+    because a new worker would run it alone.
+
+    Args:
+        func: A function whose first argument is the state, such as `train(state)`.
+
+    Returns:
+        The decorated function. It returns what `func` returns.
+
+    Raises:
+        HorovodMismatchError: The decorated function: the ranks disagree, which a restart cannot mend.
+        HorovodInitializationError: The decorated function: the remaining ranks could not meet again.
+        HorovodCheckpointError: The decorated function: training cannot continue from its checkpoints.
+
+    Example:
+        >>> train = hvd.elastic.run(lambda state: state.step + 1)
+        >>> train(hvd.elastic.TensorFlowState([tf.Variable(4.0)], step=0))  # on 2 ranks: 1
+    """
 
     @functools.wraps(func)
     def translated(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -188,9 +208,22 @@ def _copy_variable(old: Any, variable: Any) -> Any:
 
 
 class TensorFlowState(_VariablesState):
-    """The state of a training loop of one's own: a list of variables, and as keywords any Python values.
+    """State of a training loop of your own, for hvd.elastic.run(): variables and Python values.
 
-    In a session, give it; `variables` are then all global variables unless given.
+    commit() saves all of it; restore() writes what was saved; sync() gives all ranks the variables of rank 0, and the
+    values that rank 0 saved last.
+
+    Args:
+        variables: List of variables. In graphs, by default all global variables.
+        session: The session, for graphs of tf.compat.v1.
+        **kwargs: Any Python values, each in the attribute of its name.
+
+    Raises:
+        ValueError: `variables` is missing, and TensorFlow executes eagerly.
+
+    Example:
+        >>> state = hvd.elastic.TensorFlowState([tf.Variable(4.0)], step=0)
+        >>> state.step += 1
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
@@ -215,7 +248,24 @@ class TensorFlowState(_VariablesState):
 
 
 class TensorFlowKerasState(_VariablesState):
-    """The state of a Keras model and its optimizer, and as keywords any Python values, such as epoch and batch."""
+    """State of a training with a Keras model, for hvd.elastic.run(): model, optimizer and Python values.
+
+    commit() saves all of it; restore() writes what was saved; sync() gives all ranks the variables of rank 0, and the
+    values that rank 0 saved last.
+
+    Args:
+        model: The model. It must be built, so that it has weights.
+        optimizer: The optimizer. By default that of the model.
+        backend: keras.backend, for graphs of tf.compat.v1.
+        **kwargs: Any Python values, each in the attribute of its name.
+
+    Raises:
+        ValueError: The model is not built.
+
+    Example:
+        >>> model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
+        >>> state = hvd.elastic.TensorFlowKerasState(model, epoch=0)
+    """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         self.model = model

@@ -21,7 +21,28 @@ def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Sequenc
 
 
 class LocalGradientAggregationHelper(GradientAccumulation):
-    """For optimizers in graphs. `rank` and `optimizer_type` are taken for the sake of scripts that give them."""
+    """Accumulation of gradients over several backward passes, for optimizers in graphs.
+
+    hvd.DistributedOptimizer(backward_passes_per_step=...) uses it; programs rarely need it.
+
+    Args:
+        backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.
+        allreduce_func: Function of the gradients and the variables, which returns the reduced gradients.
+        sparse_as_dense: Convert sparse gradients to dense ones before the reduction.
+        average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
+        rank: Has no effect.
+        optimizer_type: Has no effect.
+        process_set: The ranks that take part. By default all ranks of the job.
+        scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
+        name: Part of the names of its variables.
+
+    Raises:
+        ValueError: backward_passes_per_step is below 1.
+
+    Example:
+        >>> reduce = lambda gradients, variables: gradients
+        >>> helper = hvd.LocalGradientAggregationHelper(2, reduce, False, False, hvd.rank(), 'legacy_optimizer')
+    """
 
     OPTIMIZER_TYPE_KERAS = "keras_optimizer"
     OPTIMIZER_TYPE_LEGACY = "legacy_optimizer"

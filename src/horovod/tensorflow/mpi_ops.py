@@ -150,7 +150,31 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Tensors of all ranks, one after the other along the first dimension, in which they may differ."""
+    """Concatenate the tensors of all ranks along the first dimension.
+
+    Gradients flow through this operation.
+
+    Args:
+        tensor: The tensor that this rank contributes. It may differ between ranks in its first dimension only.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A new tensor with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = tf.zeros(2)[: hvd.rank() + 1]  # one row on rank 0, two on rank 1
+        >>> hvd.allgather(tensor).numpy().tolist()  # on 2 ranks: [0.0, 0.0, 0.0]
+    """
     return _one(Call(ALLGATHER, process_set, name, ignore_name_scope=ignore_name_scope), tensor)
 
 
@@ -160,7 +184,32 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[Tensor]:
-    """Allgather each tensor of a list, as one unit."""
+    """Concatenate the tensors of all ranks, for each tensor of a list, as one unit.
+
+    No operation of the group starts before every rank has submitted the whole group. Gradients flow through this
+    operation.
+
+    Args:
+        tensors: List of tensors. Each may differ between ranks in its first dimension only.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The concatenated tensors, in the order of the list.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+
+    Example:
+        >>> first, second = hvd.grouped_allgather([tf.zeros(2) + hvd.rank(), tf.zeros(2)])
+        >>> first.numpy().tolist()  # on 2 ranks: [0.0, 0.0, 1.0, 1.0]
+    """
     return _group(Call(ALLGATHER, process_set, name, grouped=True, ignore_name_scope=ignore_name_scope), tensors)
 
 
@@ -171,7 +220,32 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The tensor of the (global) rank `root_rank`."""
+    """Send one rank's tensor to all ranks.
+
+    Gradients flow through this operation.
+
+    Args:
+        tensor: The root's values. The other ranks pass a tensor of the same shape and type.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        A new tensor with the root's values.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = tf.zeros(2) + hvd.rank()
+        >>> hvd.broadcast(tensor, root_rank=1).numpy().tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     return _one(Call(BROADCAST, process_set, name, root=root_rank, ignore_name_scope=ignore_name_scope), tensor)
 
 
@@ -181,7 +255,29 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Give variables the values of the (global) rank `root_rank`, all in one unit. The assignments, for a Session."""
+    """Overwrite variables with those of one rank, as one unit.
+
+    Args:
+        variables: List of variables.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The assignments. In a graph, run them.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+
+    Example:
+        >>> variable = tf.Variable([1.0 + hvd.rank()])
+        >>> hvd.broadcast_([variable], root_rank=0)  # the variable is now [1.0] on all ranks
+    """
     variables = list(variables)
     values = _group(Call(BROADCAST, process_set, name, grouped=True, root=root_rank), variables)
     return [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
@@ -194,7 +290,34 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
+    """Send rows of a tensor to every rank, and receive rows from every rank.
+
+    Gradients flow through this operation.
+
+    Args:
+        tensor: The rows to send, those for the first rank first.
+        splits: Number of rows for each rank, as a list or a tensor of integers. Rows beyond their sum are not sent. By
+            default all ranks get an equal share.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Returns:
+        The received rows, in the order of the ranks. If `splits` is given, a tuple of these rows and the number of rows
+        from each rank.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+
+    Example:
+        >>> tensor = tf.constant([10, 20])
+        >>> hvd.alltoall(tensor).numpy().tolist()  # on rank 0 of 2: [10, 10]
+    """
     call = Call(ALLTOALL, process_set, name, ignore_name_scope=ignore_name_scope)
     if splits is None:
         return _one(call, tensor)
@@ -206,30 +329,110 @@ def alltoall(
 
 
 def join() -> Tensor:
-    """Take part in the others' allreduces with zeros until all ranks have joined; the rank that joined last."""
+    """Take part in the other ranks' allreduces with zeros, until all ranks have called this function.
+
+    For a rank that has no more data. Other operations than allreduce fail on ranks that have not joined yet.
+
+    Returns:
+        A tensor with the rank that joined last.
+
+    Raises:
+        tf.errors.UnknownError: A rank failed or left the job.
+
+    Example:
+        >>> last = hvd.join()
+        >>> int(last) in range(hvd.size())  # on 2 ranks: True
+    """
     return ways.join()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
-    """The number of ranks in a process set when the graph runs, which elastic training may change."""
+    """Return a tensor with the number of ranks in a process set.
+
+    The value is that of the world in which the graph runs, which elastic training may change.
+
+    Args:
+        process_set_id: Number of the process set, its attribute `process_set_id`. 0 is the set of all ranks.
+        name: Name of the operation in the graph.
+
+    Returns:
+        A scalar tensor of int32.
+
+    Example:
+        >>> size = hvd.size_op()
+        >>> int(size)  # on 2 ranks: 2
+    """
     return ways.topology("size", process_set_id, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
-    """1 if this rank is a member of the process set when the graph runs, else 0."""
+    """Return a tensor that says if this rank is a member of a process set.
+
+    The value is that of the world in which the graph runs, which elastic training may change.
+
+    Args:
+        process_set_id: Number of the process set, its attribute `process_set_id`. 0 is the set of all ranks.
+        name: Name of the operation in the graph.
+
+    Returns:
+        A scalar tensor of int32, 1 for members and 0 for other ranks.
+
+    Example:
+        >>> included = hvd.process_set_included_op()
+        >>> int(included)  # on 2 ranks: 1
+    """
     return ways.topology("process_set_included", process_set_id, name)
 
 
 def local_size_op(name: str | None = None) -> Tensor:
-    """The number of ranks on this host when the graph runs."""
+    """Return a tensor with the number of ranks on this host.
+
+    The value is that of the world in which the graph runs, which elastic training may change.
+
+    Args:
+        name: Name of the operation in the graph.
+
+    Returns:
+        A scalar tensor of int32.
+
+    Example:
+        >>> size = hvd.local_size_op()
+        >>> int(size) == hvd.local_size()  # on 2 ranks: True
+    """
     return ways.topology("local_size", name=name)
 
 
 def rank_op(name: str | None = None) -> Tensor:
-    """This process's rank when the graph runs."""
+    """Return a tensor with this process's rank.
+
+    The value is that of the world in which the graph runs, which elastic training may change.
+
+    Args:
+        name: Name of the operation in the graph.
+
+    Returns:
+        A scalar tensor of int32.
+
+    Example:
+        >>> rank = hvd.rank_op()
+        >>> int(rank)  # on rank 1 of 2: 1
+    """
     return ways.topology("rank", name=name)
 
 
 def local_rank_op(name: str | None = None) -> Tensor:
-    """This process's rank on its host when the graph runs."""
+    """Return a tensor with this process's number among the ranks on its host.
+
+    The value is that of the world in which the graph runs, which elastic training may change.
+
+    Args:
+        name: Name of the operation in the graph.
+
+    Returns:
+        A scalar tensor of int32.
+
+    Example:
+        >>> rank = hvd.local_rank_op()
+        >>> int(rank) == hvd.local_rank()  # on 2 ranks: True
+    """
     return ways.topology("local_rank", name=name)

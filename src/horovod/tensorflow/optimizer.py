@@ -128,7 +128,42 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer that applies the gradients of all ranks: tf.compat.v1.train.Optimizer or any Keras optimizer."""
+    """Return an optimizer that reduces gradients over all ranks before it applies them.
+
+    An optimizer of tf.compat.v1 is wrapped. For an optimizer of Keras, a new one of its class is returned, as by
+    horovod.tensorflow.keras.
+
+    Args:
+        optimizer: An optimizer of Keras or of tf.compat.v1.train.
+        name: Name of the optimizer, which ranks also match.
+        use_locking: As in tf.compat.v1.train.Optimizer. It has no effect on Keras's optimizers.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        device_sparse: Device for operations on tf.IndexedSlices. By default TensorFlow chooses.
+        compression: hvd.Compression.none, fp16 or bf16, hvd.Compression.int8(), hvd.Compression.powersgd(), or your own
+            subclass of hvd.Compressor.
+        sparse_as_dense: Convert sparse gradients to dense ones before the reduction.
+        backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.
+        op: hvd.Average (the default) or hvd.Sum; for tf.compat.v1 also hvd.Adasum.
+        gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
+            of ranks afterwards. It needs op=hvd.Average.
+        average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
+        num_groups: Older argument for a number of groups; use `groups`.
+        groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
+            gradients are one group.
+        process_set: The ranks that take part. By default all ranks of the job.
+        scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
+
+    Returns:
+        The distributed optimizer.
+
+    Raises:
+        ValueError: The first argument is no optimizer, or arguments do not fit together.
+        NotImplementedError: op is hvd.Adasum, and `process_set` is not the set of all ranks.
+
+    Example:
+        >>> optimizer = tf.keras.optimizers.SGD(0.1 * hvd.size())
+        >>> optimizer = hvd.DistributedOptimizer(optimizer)
+    """
     groups = checked_groups(groups, num_groups)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")

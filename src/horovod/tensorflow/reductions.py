@@ -42,7 +42,43 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduce a tensor over all ranks of the set (op: Average by default); gather slices."""
+    """Reduce a tensor over all ranks and return the result on every rank.
+
+    Gradients flow through this operation.
+
+    Args:
+        tensor: A tensor. It does not change. tf.IndexedSlices are gathered from all ranks instead of reduced, for which
+            op must be Average or Sum.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        device_sparse: Device for operations on tf.IndexedSlices. By default TensorFlow chooses.
+        compression: hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent),
+            hvd.Compression.int8() (what leaves a host travels as 8-bit numbers; op must be Average or Sum), or your own
+            subclass of hvd.Compressor.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        process_set: The ranks that take part. By default all ranks of the job.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+
+    Returns:
+        A new tensor with the shape of the input.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+        NotImplementedError: `op` or a factor is not supported for tf.IndexedSlices, or hvd.Adasum is used in a process
+            set.
+
+    Example:
+        >>> tensor = tf.zeros(2) + hvd.rank()
+        >>> hvd.allreduce(tensor, op=hvd.Sum).numpy().tolist()  # on 2 ranks: [1.0, 1.0]
+    """
     op = resolve_op(op, average)
     if not isinstance(tensor, tf.IndexedSlices) and bare_method(compression, "allreduce", op):
         with on_device(device_dense):
@@ -79,7 +115,43 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Reduce a list as one unit; slices among the tensors are gathered, as another unit."""
+    """Reduce each tensor of a list over all ranks, as one unit.
+
+    No operation of the group starts before every rank has submitted the whole group. Gradients flow through this
+    operation.
+
+    Args:
+        tensors: List of tensors. They do not change. tf.IndexedSlices among them are gathered, as another unit.
+        average: Deprecated; use `op`. True means hvd.Average and False means hvd.Sum.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        device_sparse: Device for operations on tf.IndexedSlices. By default TensorFlow chooses.
+        compression: hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent),
+            hvd.Compression.int8() (what leaves a host travels as 8-bit numbers; op must be Average or Sum), or your own
+            subclass of hvd.Compressor.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        process_set: The ranks that take part. By default all ranks of the job.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+
+    Returns:
+        The reduced tensors, in the order of the list.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+        NotImplementedError: `op` or a factor is not supported for tf.IndexedSlices, or hvd.Adasum is used in a process
+            set.
+
+    Example:
+        >>> first, second = hvd.grouped_allreduce([tf.zeros(2) + hvd.rank(), tf.zeros(2)])
+        >>> first.numpy().tolist()  # on 2 ranks: [0.5, 0.5]
+    """
     op = resolve_op(op, average)
     if not len(tensors):
         return tensors
@@ -153,7 +225,39 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    """Reduce a tensor over all ranks and return this rank's share of the rows.
+
+    If the rows do not divide evenly, each of the first ranks gets one more. Gradients flow through this operation.
+
+    Args:
+        tensor: The tensor that this rank contributes. It does not change.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
+        op: hvd.Average (the default) or hvd.Sum.
+        name: Name under which the ranks match this operation. By default it is made from the tensor's name in a graph,
+            and from the kind of operation elsewhere.
+        process_set: The ranks that take part. By default all ranks of the job.
+        ignore_name_scope: Leave the name scopes of the graph out of the name.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+
+    Returns:
+        A new tensor with this rank's rows of the result.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+        tf.errors.AbortedError: `op` is neither Average nor Sum.
+        NotImplementedError: A tensor is tf.IndexedSlices.
+
+    Example:
+        >>> tensor = tf.constant([[1.0], [2.0]])
+        >>> hvd.reducescatter(tensor, op=hvd.Sum).numpy().tolist()  # on rank 0 of 2: [[2.0]]
+    """
     _refuse_slices("reducescatter", [tensor])
     no_method(compression, "reducescatter")
     with on_device(device_dense):
@@ -179,7 +283,37 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reducescatter each tensor of a list, as one unit."""
+    """Reduce each tensor of a list over all ranks, as one unit, and return this rank's shares of the rows.
+
+    No operation of the group starts before every rank has submitted the whole group. Gradients flow through this
+    operation.
+
+    Args:
+        tensors: List of tensors that this rank contributes. They do not change.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        compression: hvd.Compression.none, hvd.Compression.fp16 or hvd.Compression.bf16 (the type in which
+            floating-point values are reduced), or your own subclass of hvd.Compressor.
+        op: hvd.Average (the default) or hvd.Sum.
+        process_set: The ranks that take part. By default all ranks of the job.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+
+    Returns:
+        This rank's rows of each result, in the order of the list.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An argument is not valid, another operation with this name is pending, or this
+            rank is not a member of the process set.
+        tf.errors.FailedPreconditionError: The ranks passed tensors or arguments that do not fit together, or the engine
+            is not running.
+        tf.errors.UnknownError: A rank failed or left the job.
+        tf.errors.AbortedError: `op` is neither Average nor Sum.
+        NotImplementedError: A tensor is tf.IndexedSlices.
+
+    Example:
+        >>> (first,) = hvd.grouped_reducescatter([tf.constant([[1.0], [2.0]])], op=hvd.Sum)
+        >>> first.numpy().tolist()  # on rank 0 of 2: [[2.0]]
+    """
     _refuse_slices("grouped_reducescatter", tensors)
     no_method(compression, "grouped_reducescatter")
     if not len(tensors):

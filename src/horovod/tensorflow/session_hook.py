@@ -12,7 +12,18 @@ from horovod.tensorflow.util import on_device
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Broadcasts all global variables once the session has initialised or restored them: give it to every rank."""
+    """Hook for sessions of tf.compat.v1 that broadcasts all global variables once they are initialized or restored.
+
+    Pass it to the session on every rank.
+
+    Args:
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        device: Device for the broadcast. By default TensorFlow chooses.
+
+    Example:
+        >>> hooks = [hvd.BroadcastGlobalVariablesHook(root_rank=0)]
+        >>> len(hooks)  # for tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks)
+    """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()

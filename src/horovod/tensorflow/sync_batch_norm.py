@@ -23,8 +23,19 @@ from horovod.tensorflow.reductions import allreduce
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
     """Layer like tf.keras.layers.BatchNormalization, whose training statistics cover the batches of all ranks.
 
+    Every sample counts alike, also if ranks have batches of different sizes.
+
     Args:
-        process_set: the ranks whose batches count. It is not part of the layer's config.
+        fused: Must be False.
+        **kwargs: Arguments of tf.keras.layers.BatchNormalization, and `process_set`, the ranks whose batches count,
+            which is not part of the layer's config.
+
+    Raises:
+        ValueError: `fused` is not False.
+
+    Example:
+        >>> layer = hvd.SyncBatchNormalization()
+        >>> layer(tf.ones([4, 3]), training=True).shape.rank  # on 2 ranks: 2
     """
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:

@@ -95,9 +95,38 @@ def DistributedGradientTape(  # noqa: N802 - the contract's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape like `gradtape`, before or after its recording, whose `gradient` reduces over all ranks of the set.
+    """Wrap a gradient tape so that gradient() returns gradients reduced over all ranks.
 
-    `groups`: in how many groups to reduce (default: all as one), or lists of variables that belong together.
+    Ranks compare what they reduce. If they differ in variables, shapes, or which gradients are None, all of them raise
+    an error that names the variables.
+
+    Args:
+        gradtape: The tape to wrap, before or after its recording.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        device_sparse: Device for operations on tf.IndexedSlices. By default TensorFlow chooses.
+        compression: hvd.Compression.none, fp16 or bf16, hvd.Compression.int8(), hvd.Compression.powersgd(), or your own
+            subclass of hvd.Compressor.
+        sparse_as_dense: Convert sparse gradients to dense ones before the reduction.
+        op: hvd.Average (the default) or another reduce operation.
+        gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
+            of ranks afterwards. It needs op=hvd.Average.
+        num_groups: Older argument for a number of groups; use `groups`.
+        groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
+            gradients are one group.
+        process_set: The ranks that take part. By default all ranks of the job.
+        scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
+
+    Returns:
+        A tape of a class derived from that of `gradtape`, with what that has recorded.
+
+    Raises:
+        ValueError: The first argument is not a tape, or other arguments are not valid.
+
+    Example:
+        >>> variable = tf.Variable(1.0 + hvd.rank())
+        >>> with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        ...     loss = variable**2
+        >>> float(tape.gradient(loss, variable))  # on 2 ranks: 3.0
     """
     kind = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
@@ -132,7 +161,35 @@ def PartialDistributedGradientTape(  # noqa: N802 - the contract's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A distributed tape that leaves the gradients of `local_layers`, one Keras layer or a list, on their rank."""
+    """Wrap a gradient tape as DistributedGradientTape() does, but leave the gradients of some layers on their rank.
+
+    Args:
+        gradtape: The tape to wrap, before or after its recording.
+        device_dense: Device for operations on dense tensors. By default TensorFlow chooses.
+        device_sparse: Device for operations on tf.IndexedSlices. By default TensorFlow chooses.
+        compression: hvd.Compression.none, fp16 or bf16, hvd.Compression.int8(), hvd.Compression.powersgd(), or your own
+            subclass of hvd.Compressor.
+        sparse_as_dense: Convert sparse gradients to dense ones before the reduction.
+        op: hvd.Average (the default) or another reduce operation.
+        gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
+            of ranks afterwards. It needs op=hvd.Average.
+        num_groups: Older argument for a number of groups; use `groups`.
+        groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
+            gradients are one group.
+        process_set: The ranks that take part. By default all ranks of the job.
+        local_layers: A Keras layer, or a list of layers.
+        scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
+
+    Returns:
+        A tape of a class derived from that of `gradtape`, with what that has recorded.
+
+    Raises:
+        ValueError: The first argument is not a tape, or `local_layers` holds something else than layers.
+
+    Example:
+        >>> layer = tf.keras.layers.Dense(1)
+        >>> tape = hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layer)
+    """
     tape = DistributedGradientTape(
         gradtape,
         device_dense,

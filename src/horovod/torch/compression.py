@@ -12,7 +12,15 @@ from horovod.common.wire import travels_as
 
 
 class Compressor:
-    """compress(tensor) → (tensor to send, context); decompress(result, context) → tensor in the original dtype."""
+    """Base class for compressors of your own.
+
+    Override two static methods. `compress(tensor)` returns the tensor to send and a context; `decompress(tensor, ctx)`
+    returns the result in the original type.
+
+    Example:
+        >>> half = hvd.Compression.fp16
+        >>> issubclass(half, hvd.Compressor)  # on 2 ranks: True
+    """
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -68,7 +76,16 @@ def is_convertible(tensor: torch.Tensor) -> bool:
 
 
 class Compression:
-    """The compressors that come with Horovod, and bf16; and methods with arguments, for optimizers."""
+    """Ways to send fewer bytes: classes for `compression`, and methods with arguments.
+
+    `none`, `fp16` and `bf16` are classes that every function with `compression` accepts. `int8()`, `onebit()`,
+    `topk()`, `powersgd()` and `dgc()` are methods for hvd.DistributedOptimizer(); call them with their arguments. By
+    default they compress only what leaves a host. Of the methods, allreduce() accepts `int8()` only.
+
+    Example:
+        >>> tensor = torch.zeros(2)
+        >>> hvd.allreduce(tensor, compression=hvd.Compression.fp16).tolist()  # on 2 ranks: [0.0, 0.0]
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -27,9 +27,24 @@ Named = list[tuple[str, Any]]
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite tensors with those of one rank: a dict, a list of tensors, or a list of (name, tensor).
+    """Overwrite tensors with those of one rank.
 
-    What is not a tensor in a dict (a count, a module's extra state) is replaced in the dict.
+    Call it after the model is built or loaded, so that all ranks begin with the same parameters.
+
+    Args:
+        params: What model.state_dict() or model.named_parameters() returns, or a list of tensors. A value in a dict
+            that is not a tensor is replaced in the dict.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Raises:
+        ValueError: `params` holds something else, or a lazy parameter that has no shape yet.
+        HorovodMismatchError: The tensors of the ranks differ in shape or type.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     named = _named(params)
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
@@ -49,11 +64,24 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Make an optimizer's state and options those of one rank. No parameter changes.
+    """Overwrite an optimizer's state and options with those of one rank.
 
-    State that only the root has (it alone resumed from a checkpoint) is created here. State that the root does not
-    have is dropped: if the root's optimizer has not stepped yet, every rank begins without state. No optimizer makes a
-    step. `model` has no effect any more; Horovod's scripts pass it.
+    State that only the root has (it alone resumed from a checkpoint) is created on the other ranks. State that the root
+    does not have is dropped. No parameter changes, and no optimizer makes a step.
+
+    Args:
+        optimizer: The optimizer, wrapped or not.
+        root_rank: The rank that sends its values, counted among all ranks of the job.
+        model: Has no effect.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Raises:
+        ValueError: The optimizer is torch.optim.LBFGS, or its parameter groups differ from the root's.
+        HorovodInternalError: A rank failed or left the job.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+        >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state does not support torch.optim.LBFGS")

@@ -172,22 +172,33 @@ def OneBitAdam(  # noqa: N802 - stands beside torch's classes
 ) -> WrappedOptimizer:
     """Return a distributed Adam that compresses to one bit what leaves a host, once its variance has settled.
 
-    It begins as AdamW with dense gradients. When the variance has settled it is frozen, and ranks exchange the
-    momentum as `hvd.Compression.onebit()` does. Do not wrap it with hvd.DistributedOptimizer().
+    It begins as AdamW with dense gradients. When the variance has settled it is frozen, and ranks exchange the momentum
+    as hvd.Compression.onebit() does. Do not wrap it with hvd.DistributedOptimizer().
 
     Args:
         params: Parameters or parameter groups, as for torch.optim.AdamW.
         lr: The learning rate.
         betas: Decay of the momentum and of the variance.
-        eps: Added to the root of the variance.
+        eps: Number that is added to the root of the variance.
         weight_decay: Decoupled weight decay.
-        named_parameters: What model.named_parameters() returns.
-        lr_warmup_steps: Do not freeze the variance in so many first steps, in which the learning rate still rises.
-        freeze_after: Freeze the variance after so many steps. By default the variance decides: its norm, compared with
-            that of 1 / (1 - betas[1]) steps before, has to be at least 0.96.
-        backward_passes_per_step: Accumulate gradients over so many backward passes.
-        process_set: The ranks that train together.
-        compression: Arguments of hvd.Compression.onebit(): scope, exclude, min_bytes, error_feedback.
+        named_parameters: What model.named_parameters() returns. The names appear in messages and timelines. By default
+            they are made from positions.
+        lr_warmup_steps: Do not freeze the variance in this many first steps, in which the learning rate still rises.
+        freeze_after: Freeze the variance after this many steps. By default the variance decides. Its norm, compared
+            with that of 1 / (1 - betas[1]) steps before, has to be at least 0.96.
+        backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.
+        process_set: The ranks that take part. By default all ranks of the job.
+        **compression: Arguments of hvd.Compression.onebit(), namely scope, exclude, min_bytes and error_feedback.
+
+    Returns:
+        The optimizer, which reduces as hvd.DistributedOptimizer() does.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = hvd.OneBitAdam(model.parameters(), lr=0.001)
     """
     from horovod.torch.compressing.momentum import distribute
 

@@ -189,12 +189,39 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     process_set: ProcessSet = global_process_set,
     gradient_as_bucket_view: bool = False,
 ) -> WrappedOptimizer:
-    """An optimizer like the given one that reduces gradients over all ranks of the set before each step.
+    """Wrap an optimizer so that it reduces gradients over all ranks of the process set before each step.
 
     Reductions start while backward() is still running and are complete when it returns; with
-    HOROVOD_TORCH_WAIT_IN_BACKWARD=0 they may go on until step(). `gradient_as_bucket_view` keeps gradients in memory
-    that the ranks of a host, or of a GPU, share. A `compression` with arguments, such as hvd.Compression.int8(),
-    reduces gradients in buckets by a communication hook.
+    HOROVOD_TORCH_WAIT_IN_BACKWARD=0 they may continue until step(). To clip gradients, call optimizer.synchronize() and
+    then step() inside `with optimizer.skip_synchronize():`.
+
+    Args:
+        optimizer: The optimizer to wrap.
+        named_parameters: What model.named_parameters() returns. The names appear in messages and timelines. By default
+            they are made from positions.
+        compression: hvd.Compression.none, fp16 or bf16, your own subclass of hvd.Compressor, or a method with arguments
+            such as hvd.Compression.int8().
+        backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
+            of ranks afterwards. It needs op=hvd.Average.
+        num_groups: Older argument for a number of groups; use `groups`.
+        groups: Number of groups in which gradients are reduced, or a list of lists of tensors, each of which is reduced
+            as one unit.
+        sparse_as_dense: Convert sparse gradients to dense ones before the reduction.
+        process_set: The ranks that take part. By default all ranks of the job.
+        gradient_as_bucket_view: Keep gradients in memory that the ranks of a host, or of a GPU, share.
+
+    Returns:
+        An optimizer of a class with the same name, which shares state and parameter groups with the original.
+
+    Raises:
+        ValueError: The optimizer is wrapped already, or arguments do not fit together.
+        TypeError: `compression` is a class of a method with arguments, without parentheses.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+        >>> optimizer = hvd.DistributedOptimizer(optimizer)
     """
     method = _method_in(compression, op)
     if isinstance(compression, CompressionMethod):

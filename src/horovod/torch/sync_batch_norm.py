@@ -55,7 +55,23 @@ _numbers = _Numbers()
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Like torch.nn.BatchNorm*d over all ranks of the set. In eval mode, or alone, it is plain batch normalisation."""
+    """Batch normalization with the statistics of all ranks of the process set, for any number of dimensions.
+
+    In eval mode, or in a set of one rank, it is ordinary batch normalization.
+    `hvd.SyncBatchNorm.convert_sync_batchnorm(model)` replaces all layers of a model.
+
+    Args:
+        num_features: Number of channels, the input's second dimension.
+        eps: Number that is added to the variance.
+        momentum: Weight of the new batch in the running statistics. None means their plain average.
+        affine: Learn a scale and an offset for each channel.
+        track_running_stats: Keep running statistics for eval mode.
+        process_set: The ranks that take part. By default all ranks of the job.
+
+    Example:
+        >>> layer = hvd.SyncBatchNorm(3)
+        >>> layer(torch.randn(4, 3, 8)).shape  # on 2 ranks: torch.Size([4, 3, 8])
+    """
 
     def __init__(
         self,

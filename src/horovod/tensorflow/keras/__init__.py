@@ -41,10 +41,39 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer like the one given that averages gradients over all ranks before it applies them.
+    """Return an optimizer of the same class that reduces gradients over all ranks before it applies them.
 
-    All gradients of a step are reduced as one unit, or in `groups`: how many, or lists of variables. With
-    backward_passes_per_step=k, gradients of k batches are summed (or averaged) before they are reduced and applied.
+    It has the options and the state of the given optimizer. Models that are saved with it hold the original class, so
+    they load without Horovod.
+
+    Args:
+        optimizer: The optimizer to wrap.
+        name: Name of the optimizer, which ranks also match.
+        device_dense: Has no effect.
+        device_sparse: Has no effect.
+        compression: hvd.Compression.none, fp16 or bf16, your own subclass of the backend's Compressor, or on TensorFlow
+            and PyTorch a method with arguments such as hvd.Compression.int8().
+        sparse_as_dense: Convert sparse gradients to dense ones before the reduction.
+        gradient_predivide_factor: Divide gradients by this factor before the reduction, and by the rest of the number
+            of ranks afterwards. It needs op=hvd.Average.
+        op: hvd.Average (the default) or hvd.Sum.
+        backward_passes_per_step: Number of backward passes whose gradients are accumulated before they are reduced.
+        average_aggregated_gradients: Divide accumulated gradients by backward_passes_per_step.
+        num_groups: Older argument for a number of groups; use `groups`.
+        groups: Number of groups in which gradients are reduced, or a list of lists of variables. By default all
+            gradients are one group.
+        process_set: The ranks that take part. By default all ranks of the job.
+        scale_local_gradients: Divide the gradients of variables that stay on this rank by the number of ranks.
+
+    Returns:
+        The new optimizer.
+
+    Raises:
+        ValueError: The first argument is no Keras optimizer or is wrapped already, or arguments are not valid.
+
+    Example:
+        >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * hvd.size()))
+        >>> keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)]).compile(loss='mse', optimizer=optimizer)
     """
     return _impl.create_distributed_optimizer(
         keras,
@@ -73,7 +102,29 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Reduce a number, an array or a tensor over all ranks (op: Average by default)."""
+    """Reduce a value over all ranks and return the result on every rank.
+
+    Args:
+        value: A number, an array or a tensor.
+        name: Name under which the ranks match this operation. Operations without a name match in the order of the calls
+            in their process set.
+        average: Deprecated; use `op`. False means hvd.Sum.
+        prescale_factor: Factor by which each rank's values are multiplied before they are reduced.
+        postscale_factor: Factor by which the reduced values are multiplied.
+        op: hvd.Average (the default), hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum.
+        compression: hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent), or your own
+            subclass of the backend's Compressor.
+
+    Returns:
+        A tensor of Keras's backend.
+
+    Raises:
+        HorovodInternalError: A rank failed or left the job. On TensorFlow, an error of tf.errors.
+
+    Example:
+        >>> value = float(hvd.rank())
+        >>> float(hvd.allreduce(value, op=hvd.Sum))  # on 2 ranks: 1.0
+    """
     return _impl.allreduce(keras, value, name, average, prescale_factor, postscale_factor, op, compression)
 
 

@@ -13,10 +13,20 @@ from horovod.torch.mpi_ops import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Every rank's part of a dataset, in an order that depends on seed and epoch alone.
+    """Sampler that gives each rank its part of a data set, and remembers which samples an epoch has used.
 
-    Put it into the state, call `record_batch` after every batch and `set_epoch` at the *end* of every epoch. When the
-    rest does not divide evenly, some of its samples are given out twice, so that all ranks do as many steps.
+    The order depends on the seed and the epoch alone. Put the sampler into the state, call record_batch() after every
+    batch and set_epoch() at the end of every epoch. If the samples do not divide evenly, some are used twice, so that
+    all ranks make as many steps.
+
+    Args:
+        dataset: The data set, with a length.
+        shuffle: Use another order in each epoch.
+        seed: Seed of the order, equal on all ranks.
+
+    Example:
+        >>> sampler = hvd.elastic.ElasticSampler(range(10), shuffle=False)
+        >>> list(sampler)  # on rank 0 of 2: [0, 2, 4, 6, 8]
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:

@@ -196,9 +196,24 @@ class SamplerStateHandler(StateDictHandler):
 
 
 class TorchState(ObjectState):
-    """The state of a training: model, optimizer, and as keywords samplers, schedulers and any Python values.
+    """State of a training with PyTorch, for hvd.elastic.run().
 
-    Assigning a new model, optimizer, ... to its attribute saves it at once.
+    commit() saves models, optimizers, samplers, schedulers and all other values; restore() loads what was saved; sync()
+    gives all ranks the state of rank 0. A new model, optimizer or sampler that is assigned to its attribute is saved at
+    once.
+
+    Args:
+        model: The model, in the attribute `model`.
+        optimizer: The optimizer, in the attribute `optimizer`.
+        **kwargs: More models, optimizers, samplers and schedulers, and any Python values, each in the attribute of its
+            name.
+
+    Raises:
+        TypeError: A value cannot be copied.
+
+    Example:
+        >>> state = hvd.elastic.TorchState(model=torch.nn.Linear(2, 1), epoch=0)
+        >>> state.epoch += 1
     """
 
     def __init__(

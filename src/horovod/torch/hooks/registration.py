@@ -19,15 +19,24 @@ def register_comm_hook(optimizer: torch.optim.Optimizer, hook: CommHook, bucket_
     """Let a hook reduce the gradients of a distributed optimizer, bucket by bucket.
 
     The hook is a generator function. It receives a bucket of gradients, yields handles of collectives that it begins
-    with the bucket's methods, is sent their results, and returns the reduced bucket. Register the same hook on all
+    with the bucket's methods, receives their results, and returns the reduced bucket. Register the same hook on all
     ranks before the first backward pass; until then another hook may take its place. The hook is not called where no
     other rank takes part.
 
     Args:
         optimizer: What hvd.DistributedOptimizer() returned.
         hook: A generator function, or a callable object. If it has arguments, give it a describe() method or a repr()
-            that shows them: ranks compare the text.
-        bucket_bytes: The size of buckets. The first rank's buckets count.
+            that shows them, because ranks compare the text.
+        bucket_bytes: Size of a bucket in bytes. The first rank's value counts.
+
+    Raises:
+        TypeError: The optimizer is not distributed, or the hook cannot be called.
+        ValueError: The optimizer has another `op` than Average and Sum, compresses already, or has a parameter of an
+            unsupported type; or bucket_bytes is below 1.
+
+    Example:
+        >>> optimizer = hvd.DistributedOptimizer(torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1))
+        >>> hvd.register_comm_hook(optimizer, lambda bucket: (yield bucket.allreduce_async(bucket.tensor)))
     """
     if not isinstance(optimizer, WrappedOptimizer):
         raise TypeError(
