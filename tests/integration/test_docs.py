@@ -54,7 +54,7 @@ def commands():
         for text in re.findall(r"^```console\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             for typed in re.findall(r"^\$ (.*)$", text, re.MULTILINE):
                 if typed not in seen:
-                    # test_hvd_tools tests these two commands more often.
+                    # test_hvd_tools runs these two commands for each change, so the slow ones here need not.
                     marks = [pytest.mark.slow] if typed.startswith(("hvd doctor", "hvd test")) else []
                     yield pytest.param(typed, id=f"{_name(page)}: {typed}", marks=marks)
                 seen.add(typed)

@@ -54,7 +54,7 @@ IN_SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1
 
 @pytest.mark.parametrize(("flags", "env"), [(["--min-np", "1"], {}), (["-H", "localhost:1"], IN_SLURM)])
 def test_gpus_that_the_environment_lists_or_rules_out_are_those_of_the_workers(flags, env):
-    """The variables reach the workers in an elastic job, and in a Slurm job whose nodes -H replaces."""
+    """Both variables reach the workers of an elastic job, and of a Slurm job whose nodes -H replaces."""
     chosen = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_CUDA_VISIBLE_DEVICES": "2,3"}
     found = environments("-np", "1", *flags, env=chosen | env)[0]
     assert {name: found.get(name) for name in chosen} == chosen

@@ -64,7 +64,7 @@ PLACE = {"PMI_RANK": "1", "PMI_SIZE": "2"}
 
 
 def test_a_rank_is_the_process_that_mpirun_has_started():
-    """The rank has no child processes of the launcher, and does not ignore the signals that Python ignores."""
+    """The rank has only children that it started itself, and does not ignore signals that Python ignores."""
     script = "read children < /proc/$$/task/$$/children; echo $$ $children; exec grep SigIgn /proc/self/status"
     done = run(["sh", "-c", 'echo $$; exec "$@"', "sh", *as_rank("--tags", "--", "sh", "-c", script)], PLACE)
     pid, *lines = done.stdout.splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call, the description of a collective: it is a value, and these rules follow from it without the engine."""
+"""Calls, the descriptions of collectives: they are values, and rules that follow from them without the engine."""
 
 from dataclasses import FrozenInstanceError, replace
 from typing import Any, cast

@@ -50,7 +50,7 @@ def test_the_largest_set_whose_workers_reach_each_other(there, pairs, chosen):
 
 
 def all_sets(there, pairs):
-    """Yield every set whose workers reach each other; it contains a worker with the state if any worker has it."""
+    """Yield every set whose workers reach each other; it includes a worker with the state if there is one."""
     for size in range(len(there), 0, -1):
         for chosen in itertools.combinations(there, size):
             if any(pairs.parts(one, other) for one, other in itertools.combinations(chosen, 2)):

@@ -15,7 +15,7 @@ from horovod.launcher.options import JobOptions
 
 
 def with_spares(hosts, spares=1, **limits):
-    """Start a job of 3 workers, whose spares wait."""
+    """Start an elastic job with spares; return its driver."""
     driver = Driver(hosts, spares=spares, **limits)
     driver.begin()
     return driver

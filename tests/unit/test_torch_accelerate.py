@@ -120,7 +120,7 @@ def test_the_variable_is_there_before_accelerate_reads_it(package):
     accelerate_on_cpu.watch()
     accelerate_on_cpu.watch()
     assert sys.meta_path.count(accelerate_on_cpu._import_watch) == 1
-    assert importlib.util.find_spec("accelerate") is not None  # libraries check like this whether it is installed
+    assert importlib.util.find_spec("accelerate") is not None  # libraries use find_spec to check if it is installed
     assert USE_CPU not in os.environ
     library = importlib.import_module("accelerate")
     assert library.found == "true"

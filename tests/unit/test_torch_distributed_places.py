@@ -79,7 +79,7 @@ def test_the_own_stream_comes_after_the_operation_and_so_does_who_waits(cuda, lo
     assert log == [("let wait", DEVICE, 10)]
     log.clear()
     place.follow(World(log))
-    assert log == [("let wait", DEVICE, 10)]  # the own stream has nothing else to wait for
+    assert log == [("let wait", DEVICE, 10)]  # the operation's own stream has nothing else to wait for
     log.clear()
     cuda.now = cuda.other
     place.follow(World(log))

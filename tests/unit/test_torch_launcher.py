@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When init_process_group() uses horovodrun's rendezvous or torch's own, and which processes are warned to be alone."""
+"""When init_process_group() uses horovodrun's rendezvous or torch's own, and which processes it warns."""
 
 import pytest
 
