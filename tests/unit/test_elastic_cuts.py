@@ -392,7 +392,7 @@ def test_when_the_work_is_done_those_that_waited_are_sent_home():
 
 
 def test_a_cut_that_moves_lets_others_go_on():
-    """First b waits. Then a loses c but reaches b again: c waits instead, because a's state is at least as new as c's."""
+    """First b waits. Then a loses c but reaches b again: c waits instead, because a's state is as new as c's."""
     driver = started()
     cut(driver, ("b", "c"), ("a", "b"), rank=1, by=0)
     assert driver.ranks() == {0: 0, 2: 1}

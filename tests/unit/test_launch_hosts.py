@@ -195,7 +195,7 @@ def test_a_batch_system_s_hosts_are_used_unless_others_are_named():
     assert plan_hosts(JobOptions(num_proc=1, hosts="c:1"), two) == [HostInfo("c", 1)]
     with pytest.raises(ValueError, match="Requested more processes"):
         plan_hosts(JobOptions(num_proc=5), two)
-    # An allocation of one host does not limit the number of processes: with more processes than slots, they are local.
+    # A single allocated host does not limit the number of processes: if its slots are too few, this machine is used.
     assert plan_hosts(JobOptions(num_proc=2), two[:1]) == two[:1]
     assert plan_hosts(JobOptions(num_proc=4), two[:1]) == [HostInfo("localhost", 4)]
 

@@ -54,7 +54,7 @@ def test_users_signals_are_dropped_before_and_after_they_have_a_receiver():
     received = []
     with dropping():
         dropped = [signal.getsignal(number) for number in numbers]
-        # SIG_DFL would end this process, and children would inherit SIG_IGN
+        # SIG_DFL would end this process, and children would inherit SIG_IGN.
         assert not set(dropped) & {signal.SIG_DFL, signal.SIG_IGN}
         for number in numbers:
             signal.raise_signal(number)

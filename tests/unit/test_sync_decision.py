@@ -114,7 +114,11 @@ def test_training_ends_on_all_ranks(name):
         (seen(2), seen(2), False),
         (seen(3, 500), seen(20, 200), True),  # the folders are local to two hosts, so the number of commits decides
         (seen(3, lineage=OTHER), seen(2), True),
-        (seen(3, commits=0), seen(2), True),  # a damaged file has no commits
+        (
+            seen(3, commits=0),
+            seen(2),
+            True,
+        ),  # the commits of a damaged file are unknown, so the numbers in the names decide
     ],
 )
 def test_newer(one, other, is_newer):

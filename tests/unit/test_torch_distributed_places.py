@@ -112,7 +112,7 @@ def test_an_operation_beside_the_own_stream_does_not_hold_that_up(cuda, log):
     flight.land()
     assert log == [("copied on", 77), ("recorded", 77)]
     log.clear()
-    place.follow(World(log))  # a stream that waits for the operation is ordered after it
+    place.follow(World(log))  # a stream that follows the operation is ordered after it
     assert log == [("let wait", DEVICE, 10), ("waits", 10, 77)]
     log.clear()
     assert not place.is_done()

@@ -107,7 +107,7 @@ def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus
     watched._gradients = Gradients([gradient])
     watched._hook(gradient)
     watched._weigh_again()
-    assert made == [0]  # with this weight, no gradient is reduced before the end of backward()
+    assert made == [0]  # with a weight of 0, no reduction starts before the end of backward()
     context.known = 0
     watched._weigh_again()
     watched._weigh_again()
