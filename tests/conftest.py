@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For all tests: what is left out, and that no process outlives the session, whoever its parent is by then."""
+"""Setup for all tests: skip tests whose framework is missing, and fail if a process outlives the test session."""
 
 import importlib.util
 import os
@@ -21,16 +21,16 @@ from testkit.suite.plugin import (  # noqa: F401 - hooks that pytest finds in th
     pytest_scale_timeout,
 )
 
-# A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that too.
+# A shell without job control makes its background processes ignore Ctrl-C, and their children inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# One thread for each of up to four ranks on two cores: OpenMP's threads spin while they wait for one that has no core.
+# Use one thread for each of up to four ranks on two cores: OpenMP's threads spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Tests of a door whose framework is not installed are left out. CI names in this variable the doors that must be there.
+# Tests of a framework that is not installed are skipped. CI names in this variable the frameworks that must exist.
 _REQUIRED = "HOROVOD_TEST_DOORS"
-_LIMIT_S = 10.0  # for processes that have got SIGKILL to end on a busy machine
+_LIMIT_S = 10.0  # time for killed processes to end on a busy machine
 _DOORS = ("jax", "keras", "mxnet", "tensorflow", "torch")
 
 
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _is_installed(framework: str) -> bool:
     spec = importlib.util.find_spec(framework)
-    return spec is not None and spec.origin is not None  # a folder of that name is no package
+    return spec is not None and spec.origin is not None  # a folder without __init__.py is not a package
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's public names as facts (data/*_api.json), and whether what is found here keeps to them; more may follow."""
+"""Check of Horovod's public names: compare what is found with data/*_api.json; additional parameters are allowed."""
 
 import inspect
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def contract_of(door: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Facts by module and name."""
+    """Return the facts about the API of a framework, by module and name."""
     facts: dict[str, dict[str, dict[str, Any]]] = json.loads(
         (Path(__file__).parent / "unit" / "data" / f"{door}_api.json").read_text(encoding="utf-8")
     )
@@ -29,7 +29,7 @@ def check(found: Any, fact: dict[str, Any], where: str) -> None:
 
 
 def _check_signature(function: Any, wanted: list[list[str]], where: str) -> None:
-    """`wanted`: [kind, name] or [kind, name, default], in order; what comes after must not be needed."""
+    """Compare the parameters with [kind, name] or [kind, name, default], in order; additional ones must be optional."""
     parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
     for parameter, (kind, name, *default) in zip(parameters, wanted, strict=False):
         if parameter.kind.name == kind == "VAR_POSITIONAL":
@@ -45,7 +45,7 @@ def _check_signature(function: Any, wanted: list[list[str]], where: str) -> None
 
 
 def _shown(default: Any) -> str:
-    """Defaults as the contract writes them."""
+    """Return a default in the notation of the data files."""
     named = {"NoneCompressor": "Compression.none", "ProcessSet": "global_process_set"}
     name = getattr(default, "__name__", None) or type(default).__name__
     return named.get(name, repr(default))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which warnings fail a test, in pytest's process and in every rank: those that somebody here can do something about.
+"""Rules for the warnings that fail a test, in pytest's process and in every rank: those that this project can fix.
 
-Horovod's own always do. What a framework (or Python) says of code in our modules does on the versions that
-constraints-test.txt names: there our code is to be mended. Others have their own opinions about the same code, and a
-framework's own modules are its own affair. Warnings are attributed to the module that `stacklevel` points to, so that
-most of what is deprecated, and all that is warned of in C++, counts as the caller's.
+Warnings of Horovod itself always fail a test. Warnings of a framework or of Python about our modules fail it only with
+the versions in constraints-test.txt, for which the code is written. Other versions may warn about this code, and
+warnings about a framework's own modules are not ours to fix. A warning belongs to the module that `stacklevel` points
+to, so most deprecations and all warnings from C++ code count as the caller's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OUR_CATEGORY = "horovod.common.exceptions.HorovodWarning"
 
 
 def apply() -> None:
-    """In a process of its own, before it imports anything else."""
+    """Set the warning filters of this process. Call it before the process imports anything else."""
     warnings.simplefilter("default")
     if frameworks_are_pinned():
         warnings.filterwarnings("error", category=ResourceWarning)
@@ -32,13 +32,13 @@ def apply() -> None:
 
 
 def for_pytest() -> list[str]:
-    """The same in the notation of pytest's `filterwarnings`, where the last one wins."""
+    """Return these rules in the notation of pytest's `filterwarnings`, where the last matching rule wins."""
     strict = ["error::ResourceWarning", f"error:::{_OUR_MODULES}"] if frameworks_are_pinned() else []
     return ["default", *strict, f"error::{_OUR_CATEGORY}", "error::pytest.PytestWarning"]
 
 
 def frameworks_are_pinned() -> bool:
-    """Whether all frameworks that are installed here have the version that our code is written for."""
+    """Return True if all installed frameworks have the version in constraints-test.txt."""
     pins = dict(re.findall(r"^([\w-]+)==([^\s;]+)", _PINS.read_text(encoding="utf-8"), re.MULTILINE))
     return all(_installed(name) in (None, pins.get(name)) for name in _FRAMEWORKS)
 

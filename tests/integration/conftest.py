@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the launcher have at hand: a horovodrun that ends with the test, and pipes to its workers."""
+"""Fixtures for tests of the launcher: a horovodrun that ends with the test, and pipes to its workers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 @pytest.fixture
 def launch() -> Iterator[Callable[..., Process]]:
-    """Starts horovodrun, with subprocess.Popen's options; what still runs of it at the end is killed."""
+    """Return a function that starts horovodrun with subprocess.Popen's options; kill what is left after the test."""
     with ExitStack() as stack:
 
         def start(*words: str, **options: Any) -> Process:

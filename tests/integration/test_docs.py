@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python example of the README and the docs runs, on two ranks unless it starts its own; so do its commands.
+"""Run the Python examples and console commands of the README and the docs. Examples that start no ranks get two.
 
-A fence that says why not, as in "```console needs=slurm", is left out; test_what_does_not_run prints the list.
+A code block with a reason, such as "```console needs=slurm", is not run; test_what_does_not_run prints these blocks.
 """
 
 import os
@@ -19,16 +19,16 @@ from testkit.processes import run
 
 def _is_installed(framework: str) -> bool:
     spec = find_spec(framework)
-    return spec is not None and spec.origin is not None  # a folder of that name is no package
+    return spec is not None and spec.origin is not None  # a folder without __init__.py is not a package
 
 
-# Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
+# Pages of frameworks that are not installed here: `make test-jax` and `make test-mxnet` run these examples.
 ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if not _is_installed(name)}
-# tests/parallel runs these, in ranks that have imported their frameworks, and tests/ray those of its page.
+# tests/parallel runs these examples in ranks that have imported the framework; tests/ray runs those of its pages.
 ELSEWHERE |= {ROOT / "docs" / f"{name}.md" for name in ("keras", "ray", "ray-executors", "tensorflow")}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - ELSEWHERE)]
 NEEDS = {"slurm", "gpu", "kubernetes", "network"}
-# What the text around an example takes for granted, by the example's first line.
+# Code that the text around an example presupposes, by the example's first line.
 GIVEN = {"import horovod.torch as hvd  # or .tensorflow": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
 
 
@@ -36,7 +36,7 @@ def blocks():
     for page in PAGES:
         for match in re.finditer(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             line = page.read_text(encoding="utf-8")[: match.start()].count("\n") + 1
-            # Where a door is required, as in CI, an example without its framework fails.
+            # If HOROVOD_TEST_DOORS requires torch, as in CI, examples fail without it instead of being skipped.
             optional = "torch" not in os.environ.get("HOROVOD_TEST_DOORS", "")
             missing = optional and "torch" in match[1] and find_spec("torch") is None
             marks = [pytest.mark.skip(reason="torch is not installed")] if missing else []
@@ -48,13 +48,13 @@ def _name(page):
 
 
 def commands():
-    """Yield the commands of console blocks, each once, under the page that has it first."""
+    """Yield each command of the console blocks once, under the first page that has it."""
     seen = set()
     for page in PAGES:
         for text in re.findall(r"^```console\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             for typed in re.findall(r"^\$ (.*)$", text, re.MULTILINE):
                 if typed not in seen:
-                    # test_hvd_tools runs these two for each change.
+                    # test_hvd_tools runs these two commands for each change, so the slow ones here need not.
                     marks = [pytest.mark.slow] if typed.startswith(("hvd doctor", "hvd test")) else []
                     yield pytest.param(typed, id=f"{_name(page)}: {typed}", marks=marks)
                 seen.add(typed)
@@ -79,7 +79,7 @@ def test_what_does_not_run():
 
 @pytest.fixture(scope="module")
 def with_torch(tmp_path_factory):
-    """Variables by which ranks are forked from a process that has imported PyTorch."""
+    """Return environment variables that make ranks fork from a process that has imported PyTorch."""
     if not _is_installed("torch"):
         yield {}
         return

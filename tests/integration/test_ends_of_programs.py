@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that end while threads of theirs still wait for other ranks."""
+"""Programs that end while some of their threads still wait for other ranks."""
 
 from testkit.launcher import horovodrun, python
 
-# The daemon thread learns that its operation failed, but gets Python's lock only from an interpreter that is ending:
-# until then the main thread does not hand it over.
+# The long switch interval keeps the GIL in the main thread. So the daemon thread, whose operation has failed, gets the
+# GIL only when the interpreter is ending.
 DAEMON = """
 import contextlib, sys, threading
 import numpy as np

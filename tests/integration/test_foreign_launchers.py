@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that real mpirun and srun start, and horovodrun inside an allocation of Slurm."""
+"""Jobs started by real mpirun and srun, and horovodrun inside a Slurm allocation."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ sys.stdout.write(json.dumps([place, total.tolist(), "mpi4py.MPI" in sys.modules]
 
 
 def started(command: Sequence[str], env: dict[str, str]) -> list[list[object]]:
-    """What each rank wrote, by rank."""
+    """Run a job; return what each rank wrote, by rank."""
     done = run(command, env, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(json.loads(line) for line in done.stdout.splitlines())
 
 
 def left_in(folder: Path) -> list[Path]:
-    """Files below the private directory, which must exist: it was used."""
+    """Return the files in the private directory, which must exist because the job used it."""
     (private,) = folder.iterdir()
     assert private.stat().st_mode & 0o777 == 0o700
     return list(private.iterdir())
@@ -52,7 +52,7 @@ def left_in(folder: Path) -> list[Path]:
 def test_mpirun_starts_a_job_on_one_host(name: str, tmp_path: Path):
     library = mpi.install(name)
     env = library.environment() | {"XDG_RUNTIME_DIR": str(tmp_path)}
-    # Through a shell, as people's wrapper scripts do.
+    # Start the ranks through a shell, as users' wrapper scripts do.
     words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", PROGRAM]
     ranks = started([library.mpirun, "-np", "2", *words], env)
     assert ranks == [[[0, 2, 0, 2, 0, 1], [3, 3, 3], False], [[1, 2, 1, 2, 0, 1], [3, 3, 3], False]]
@@ -95,7 +95,7 @@ def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: 
 
 
 def in_allocation(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """horovodrun inside an allocation of two nodes with two tasks each."""
+    """Run horovodrun inside an allocation of two nodes with two tasks each."""
     salloc = ["salloc", "--quiet", "-N2", "-n4", "--overcommit"]
     return run([*salloc, *HOROVODRUN, *words], cluster.environment, limit_s=60)
 
@@ -115,7 +115,7 @@ def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: Cluster, flags: tup
 
 
 def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster: Cluster, tmp_path: Path):
-    # The one that fails waits until the others have said where they are.
+    # Rank 2 fails only after ranks 0 and 1 have reported their nodes.
     told = shlex.quote(str(tmp_path))
     script = f"""
 echo $HOROVOD_HOSTNAME $SLURM_JOB_ID; touch {told}/$HOROVOD_RANK
@@ -155,14 +155,14 @@ sys.stdout.write(json.dumps([*variables, len(cores), [can_open(path) for path in
 
 
 def shares_of_ranks(cluster: Cluster, start: Callable[[Sequence[str]], Sequence[str]], *flags: str) -> Any:
-    """What each rank has of its node: the node's name, GPUs by number, how many cores, which GPUs can be opened.
+    """Return for each rank: node name, GPU numbers, number of cores, and which GPUs it can open.
 
-    horovodrun runs under the name of the first node: that one is the launcher's own machine.
+    horovodrun runs under the host name of the first node, so that this node is the launcher's own machine.
     """
     need([] if os.geteuid() == 0 else ["root"], "a host's name is changed")
     launcher = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', cluster.nodes[0], *HOROVODRUN, *flags]
     program = [sys.executable, "-c", SHARE, *map(str, cluster.gpus)]
-    elsewhere = {"CUDA_VISIBLE_DEVICES": "9"}  # of the machine where the job is asked for
+    elsewhere = {"CUDA_VISIBLE_DEVICES": "9"}  # GPUs of the submitting machine, which the job must not inherit
     done = run(start([*launcher, *program]), cluster.environment | elsewhere, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for _, (line,) in sorted(lines_by_rank(done.stdout).items())]
@@ -177,7 +177,7 @@ def test_ranks_of_a_batch_script_have_the_gpus_and_cores_of_the_job_on_every_nod
     def start(words: Sequence[str]) -> list[str]:
         script = f"exec > {pipe} 2>&1; {shlex.join(words)}"
         submit = ["sbatch", "--quiet", "-N2", "-n2", "--gres=gpu:1", "--output=/dev/null", "--wrap", script]
-        return ["sh", "-c", f"{shlex.join(submit)} && cat {pipe}"]  # sbatch --wait would look every ten seconds
+        return ["sh", "-c", f"{shlex.join(submit)} && cat {pipe}"]  # sbatch --wait would check only every ten seconds
 
     assert shares_of_ranks(cluster, start) == [[first, "0", 1, half], [second, "0", 1, half]]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that start ranks themselves with the parts of horovod.runner.gloo_run."""
+"""Programs that start ranks themselves with functions of horovod.runner.gloo_run."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun with real workers that need no engine: environment, output, exit codes, failures. See also _signals."""
+"""horovodrun with real workers that need no engine: environment, output, exit codes, failures."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ IN_SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1
 
 @pytest.mark.parametrize(("flags", "env"), [(["--min-np", "1"], {}), (["-H", "localhost:1"], IN_SLURM)])
 def test_gpus_that_the_environment_lists_or_rules_out_are_those_of_the_workers(flags, env):
-    """Also in an elastic job, and inside a job of Slurm whose nodes -H replaces."""
+    """Both variables reach the workers of an elastic job, and of a Slurm job whose nodes -H replaces."""
     chosen = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_CUDA_VISIBLE_DEVICES": "2,3"}
     found = environments("-np", "1", *flags, env=chosen | env)[0]
     assert {name: found.get(name) for name in chosen} == chosen
@@ -67,7 +67,7 @@ def test_each_job_has_its_own_secret():
 
 
 def test_simulated_hosts_give_a_layout_of_several():
-    # RANK is that of an outer horovodrun's worker, MASTER_PORT is the user's.
+    # RANK was set by an outer horovodrun, MASTER_PORT by the user.
     outer = {"MASTER_PORT": "1234", "RANK": "5", "_HOROVOD_TORCHRUN_VARIABLES": "RANK=5"}
     found = environments("-np", "3", "-H", "a:2,b:1", env={"HOROVOD_SIMULATE_HOSTS": "1"} | outer)
     assert [(found[r]["RANK"], found[r]["LOCAL_RANK"]) for r in range(3)] == [("0", "0"), ("1", "1"), ("2", "0")]
@@ -121,7 +121,7 @@ def test_the_prefix_is_coloured_on_a_terminal_alone(env, coloured):
     with os.fdopen(ours, "rb", buffering=0) as screen:
         done = horovodrun("-np", "2", *python("print('x')"), env=env, stdout=terminal)
         os.close(terminal)
-        shown = b"".join(iter(lambda: _read_of(screen), b""))  # what comes through a terminal comes in parts
+        shown = b"".join(iter(lambda: _read_of(screen), b""))  # a terminal delivers its output in parts
     assert done.returncode == 0
     assert (b"\x1b[36m[0]<stdout>:\x1b[0mx" in shown) == coloured
     assert (b"[0]<stdout>:x" in shown) != coloured
@@ -152,10 +152,10 @@ def test_a_progress_bar_stays_one_line_on_a_terminal():
         reader.join(20)
     assert done.returncode == 0
     text = b"".join(shown).decode()
-    # How many states of a bar are seen depends on who is faster; tests of in_place look at how one follows another.
+    # The number of visible bar states depends on timing. The tests of in_place check how one state follows another.
     lines = [line.rpartition("\x1b[K")[2].strip("\r") for line in text.split("\n")]
     assert sorted(line for line in lines if line) == [f"[{rank}]<stdout>:100%|{'#' * 100}" for rank in range(2)]
-    # Both had the same traceback, and one of them is shown.
+    # Both ranks print this traceback, and it is shown once.
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert re.search(r"KeyError: 'key' \(the same traceback as of rank [01], folded; --verbose shows it\)", done.stderr)
 
@@ -245,7 +245,7 @@ def test_the_first_failure_is_shown_and_ends_the_job(how, code, text, where):
 
 @pytest.mark.promise
 def test_fault_16_the_cause_comes_first_and_the_others_do_not_drown_it(tmp_path):
-    # Rank 1 dies last: the launcher has seen the exits of the others, which report the lost peer, before its own. They
+    # Rank 1 dies last, so the launcher sees the exits of the other ranks, which report the lost peer, first. The ranks
     # wait for each other before they end, because the launcher waits only one second for the cause.
     source = """
 import atexit, os, sys, time
@@ -265,7 +265,7 @@ raise HorovodInternalError("rank 1 was lost")
     report = done.stderr[done.stderr.index("horovodrun: rank") :]
     assert report.startswith("horovodrun: rank 1 ")
     assert "KeyError: 'the real cause'" in report
-    assert done.stderr.count("Traceback") == 1  # as it was written; the block has the frames alone
+    assert done.stderr.count("Traceback") == 1  # the traceback in the rank's output; the summary has only its frames
     assert done.stderr.count("HorovodInternalError: rank 1 was lost (traceback folded") == 2
     assert done.returncode == 1
 
@@ -315,7 +315,8 @@ def test_what_a_worker_leaves_running_is_ended_with_the_job():
     ],
 )
 def test_mistakes_are_one_line_without_a_traceback(words, code, text):
-    done = horovodrun(*words, limit_s=55)  # a million ranks are placed before they are counted, which takes seconds
+    # The limit is high because the launcher assigns a million ranks, which takes seconds, before it counts them.
+    done = horovodrun(*words, limit_s=55)
     assert done.returncode == code
     assert text in done.stderr
     assert "Traceback" not in done.stderr
@@ -323,13 +324,13 @@ def test_mistakes_are_one_line_without_a_traceback(words, code, text):
 
 @pytest.mark.parametrize(("limit", "code"), [("-Sn 100", 0), ("-n 100", 2)])
 def test_open_files_are_raised_as_far_as_allowed_or_named(limit, code):
-    """Two pipes and a connection for each of 30 workers are more than 100 files."""
+    """30 workers need more than 100 open files: two pipes and a connection each."""
     words = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *HOROVODRUN, "-np", "30", "sh", "-c", "ulimit -n"]
     done = run(words)
     assert done.returncode == code, done.stderr
     if code == 0:
         assert set(lines_by_rank(done.stdout)) == set(range(30))
-        assert {line for [line] in lines_by_rank(done.stdout).values()} == {"100"}  # as the user has set it
+        assert {line for [line] in lines_by_rank(done.stdout).values()} == {"100"}  # the limit that the user set
     else:
         assert re.search(r"30 workers need 1\d\d open files, and this user may have 100 \(ulimit -Hn\)", done.stderr)
 
@@ -431,7 +432,7 @@ print("done")
 
 
 def test_a_line_tells_on_a_terminal_who_has_started_and_goes_away(launch, gate):
-    """In pipes there is never such a line: every other test of this file would see it."""
+    """Only a terminal shows the status line. Other tests of this file would fail if it appeared in a pipe."""
     import pty
 
     ours, theirs = pty.openpty()
@@ -442,9 +443,9 @@ def test_a_line_tells_on_a_terminal_who_has_started_and_goes_away(launch, gate):
     while b"1 of 2 ranks have called hvd.init()" not in shown:
         shown += os.read(ours, 4096)
     gate.open()
-    with os.fdopen(ours, "rb", buffering=0) as screen:  # the line is redrawn until rank 1 has started
+    with os.fdopen(ours, "rb", buffering=0) as screen:  # the status line is redrawn until rank 1 has started
         shown += b"".join(iter(lambda: _read_of(screen), b""))
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, shown
     assert sorted(output.split()) == [b"[0]<stdout>:done", b"[1]<stdout>:done"]
-    assert b"\x1b[?25h" in shown  # the cursor is back
+    assert b"\x1b[?25h" in shown  # the cursor is visible again

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod.run: functions in, results out, in the order of ranks."""
+"""horovod.run: it calls a function on all ranks and returns the results in rank order."""
 
 import gc
 import linecache
@@ -52,7 +52,8 @@ def test_users_signals_to_the_caller_reach_the_functions():
 
         import horovod.numpy as hvd
 
-        received = []  # a handler that set an Event could wait for a lock that its own thread holds
+        # This is a list, because a handler that sets an Event could wait for a lock held by the interrupted thread.
+        received = []
         signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
         hvd.init()
         hvd.barrier()
@@ -125,7 +126,7 @@ def test_output_goes_to_the_callers_stdout(capsys):
 
 
 def test_in_a_notebook_lines_have_no_tags_and_errors_show_the_line_of_the_cell(capsys, monkeypatch):
-    """A function as a kernel compiles it: its file exists only in linecache."""
+    """Simulate a function from a notebook cell, whose file exists only in linecache."""
     source = "def train():\n    print('hello')\n    return 1 / zero  # the line of the cell\n"
     name = "/tmp/ipykernel_1/2345.py"
     compiler = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[7]") if file == name else None)
@@ -215,13 +216,13 @@ def test_bad_options(options, error, text):
 
 
 def test_nothing_changes_for_the_caller():
-    gc.collect()  # what earlier tests have left is not closed meanwhile
+    gc.collect()  # close objects of earlier tests now, so that the counts below stay stable
     earlier = threading.enumerate()
     before = signal.getsignal(signal.SIGINT), len(os.listdir("/proc/self/fd"))
     horovod.run(rank, num_proc=2)
     assert (signal.getsignal(signal.SIGINT), len(os.listdir("/proc/self/fd"))) == before
     for thread in set(threading.enumerate()) - set(earlier):
-        thread.join(20)  # writers end by themselves: a call waits a moment for them, and not until they have ended
+        thread.join(20)  # a call waits only a moment for its writer threads, which end by themselves
     assert set(threading.enumerate()) <= set(earlier)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flags say about the log and the engine thread reaches real workers and takes effect there."""
+"""The flags of the log and the engine thread take effect in real workers."""
 
 import os
 import re

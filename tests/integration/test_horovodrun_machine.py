@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun on machines that lack what a job needs: cores, room for threads, a loopback interface."""
+"""horovodrun on machines without enough cores, without room for threads, or without a loopback interface."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from testkit.processes import run
 
 
 def as_user_with(tasks):
-    """A prefix for a command of a user of its own who may read everything, and run this many processes and threads."""
+    """Return a command prefix for a separate user who may read all files and run `tasks` processes and threads."""
     absent = [name for name in ("setpriv", "prlimit") if shutil.which(name) is None]
     need([*absent, *([] if os.geteuid() == 0 else ["root"])], "a user of its own")
     user = str(700_000 + os.getpid())
@@ -59,7 +59,7 @@ WITHOUT_ADDRESS = (
     ],
 )
 def test_a_machine_that_cannot_connect_to_itself_is_named_at_once(tool, network, text):
-    """At once: no rank starts, which would try for its time limit."""
+    """The launcher fails at once and starts no rank, because a rank would retry until its time limit."""
     absent = [name for name in ("ip", "unshare") if shutil.which(name) is None]
     need([*absent, *([] if os.geteuid() == 0 else ["root"])], "a network of its own")
     hvd = [sys.executable, "-m", "horovod.tools.cli"]

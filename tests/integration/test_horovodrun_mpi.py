@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun --mpi: what the ranks print, on the console and in files, under Open MPI and MPICH."""
+"""horovodrun --mpi: output of the ranks on the console and in files, with Open MPI and MPICH."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PLACE = {"PMI_RANK": "1", "PMI_SIZE": "2"}
 
 
 def test_a_rank_is_the_process_that_mpirun_has_started():
-    """It has no child that it has not started, and ignores no signal because Python does."""
+    """The rank has only children that it started itself, and does not ignore signals that Python ignores."""
     script = "read children < /proc/$$/task/$$/children; echo $$ $children; exec grep SigIgn /proc/self/status"
     done = run(["sh", "-c", 'echo $$; exec "$@"', "sh", *as_rank("--tags", "--", "sh", "-c", script)], PLACE)
     pid, *lines = done.stdout.splitlines()
@@ -76,7 +76,7 @@ def test_a_rank_is_the_process_that_mpirun_has_started():
 def test_what_a_rank_leaves_running_is_still_forwarded(tmp_path: Path):
     gone = tmp_path / "gone"
     script = f"(until test -e {gone}; do sleep 0.01; done; echo late) & echo $$"
-    starter = '"$@"; touch "$0"'  # the rank has ended when this goes on
+    starter = '"$@"; touch "$0"'  # the rank has ended when `touch` runs
     done = run(["sh", "-c", starter, str(gone), *as_rank("--tags", "--", "sh", "-c", script)], PLACE)
     assert lines_by_rank(done.stdout)[1][1:] == ["late"], done.stdout + done.stderr
 

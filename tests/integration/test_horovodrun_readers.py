@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun whose output nobody reads: it hears signals, sees failures and ends; no output is lost without need."""
+"""horovodrun whose output is not read: it reacts to signals and failures and ends, and loses output only if it must."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ from testkit.speed import patience
 
 @pytest.fixture
 def stalled():
-    """Descriptors to write to, whose reader has stopped: a full pipe, and a terminal after Ctrl-S."""
+    """Return a function that makes descriptors whose reader is stalled: a full pipe, or a terminal after Ctrl-S."""
     opened = []
 
     def make(kind="pipe"):
@@ -43,7 +43,7 @@ def code_and_seconds(process, limit_s=20):
     return process.wait(timeout=limit_s), time.monotonic() - started
 
 
-# Prints to a reader who takes nothing, and tells once no buffer on the way takes more.
+# Write to a stalled reader, and report once all buffers on the way are full.
 FLOOD = """
 import os, select, sys
 print("first", flush=True); print("first", file=sys.stderr)
@@ -119,7 +119,7 @@ def test_a_reader_who_comes_late_gets_everything(ready, launch):
     process = launch("-np", "1", *python(source), stdout=subprocess.PIPE)
     [pid] = ready.wait(1)
     while psutil.pid_exists(int(pid)) or psutil.Process(process.pid).children():
-        time.sleep(0.01)  # until nothing but the reader is left to wait for
+        time.sleep(0.01)  # until the launcher waits only for the reader
     assert len(process.stdout.read()) == len("[0]<stdout>:\n") + 300_000
     assert process.wait(timeout=20) == 0
 

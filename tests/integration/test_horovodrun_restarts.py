@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that are started anew after a failure, from checkpoints of their own."""
+"""Jobs that horovodrun restarts after a failure and that resume from their own checkpoints."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ from testkit.launcher import horovodrun, python
 
 import horovod
 
-# A program that knows nothing of elastic training: it counts to 3, and its checkpoint is a file.
+# A program without elastic training: it counts to 3 and keeps its checkpoint in a file.
 COUNTS = """
 import os, sys
 import numpy as np
@@ -43,7 +43,7 @@ def test_a_plain_program_goes_on_from_its_checkpoint_until_the_restarts_are_used
     assert "horovodrun: restart 1 of 1: rank 1 on localhost: killed by signal 9 (SIGKILL)" in done.stderr
     assert done.stderr.count("restart ") == 1
     done = horovodrun("-np", "2", *python(COUNTS), str(tmp_path / "a.count"), env={"HOROVOD_MAX_RESTARTS": "1"})
-    assert done.returncode == 0, done.stderr  # a job of its own, which begins at 2
+    assert done.returncode == 0, done.stderr  # this is a new job, which resumes at 2
     assert done.stdout.count("begin 2 restarts 0") == 2
     written = (tmp_path / "a" / "rank.0" / "stdout").read_text()
     assert written == "begin 0 restarts 0\nbegin 1 restarts 1\n"
@@ -63,8 +63,9 @@ def test_a_function_is_called_again(tmp_path):
 def test_a_signal_in_the_pause_before_a_restart_ends_the_job(launch):
     job = launch("-np", "1", "--max-restarts", "9", "false", stderr=subprocess.PIPE, text=True)
     for line in job.stderr:
-        if "restart 2 of 9" in line:  # 2 s
+        if "restart 2 of 9" in line:  # the pause is 2 s
             break
     job.send_signal(signal.SIGTERM)
     assert job.wait(20) == 143
-    assert "SIGTERM: the " in job.stderr.read()  # job is not restarted; or, on a very busy machine, workers have 5 s
+    # Usually: "SIGTERM: the job is not restarted". On a very busy machine, workers run already: "... have 5 s".
+    assert "SIGTERM: the " in job.stderr.read()

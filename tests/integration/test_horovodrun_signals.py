@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun under Ctrl-C, SIGTERM and kill -9: nothing is orphaned, nothing hangs, nobody drowns in tracebacks."""
+"""horovodrun with Ctrl-C, SIGTERM and kill -9: no orphan process, no hang, not many tracebacks."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ from testkit.places import python_path
 from testkit.processes import Process
 from testkit.speed import patience
 
-# Each worker has a child of its own, prints both process ids, and waits. {setup} may install handlers. It does not wait
-# in signal.pause(): Python would call the handler of a signal that comes just before it only after the next signal.
+# Each worker starts a child, prints both process ids, and waits. {setup} may install handlers. The worker does not use
+# signal.pause(): if a signal came just before it, Python would call the handler only after the next signal.
 WORKER = """
 import os, signal, subprocess, sys, time
 {setup}
@@ -43,7 +43,7 @@ class Launched:
         self.process.send_signal(number)
 
     def wait(self, limit_s=30):
-        """(exit code, stderr, seconds until it ended)"""
+        """Return (exit code, stderr, seconds until the exit)."""
         started = time.monotonic()
         _, stderr = self.process.communicate(timeout=limit_s)
         return self.process.returncode, stderr, time.monotonic() - started
@@ -54,9 +54,9 @@ class Launched:
 
 @pytest.fixture
 def waiting_job():
-    """Starts jobs whose workers wait, with children of their own."""
+    """Return a function that starts jobs of waiting workers with children; kill what is left after the test."""
     started = []
-    # Whoever runs the tests may have said nohup: jobs inherit it.
+    # If the tests ignore SIGHUP, as under nohup, the jobs must not inherit that.
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(*args, **kwargs):
@@ -79,7 +79,7 @@ def test_fault_7_a_signal_is_forwarded_and_ends_the_job(waiting_job, number, cod
     job.send(number)
     returncode, stderr, seconds = job.wait()
     assert returncode == code
-    assert seconds < 5  # nobody waits for the grace to end
+    assert seconds < 5  # the launcher does not wait for the end of the grace period
     assert job.all_gone()
     assert stderr.count("Traceback") <= 1
 
@@ -124,7 +124,8 @@ def test_users_signals_reach_the_workers_alone(waiting_job, flags):
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
-    [("openmpi", [signal.SIGUSR1, signal.SIGUSR2]), ("mpich", [signal.SIGUSR1])],  # docs/hosts.md: MPICH passes on one
+    # MPICH forwards only SIGUSR1 (see docs/hosts.md).
+    [("openmpi", [signal.SIGUSR1, signal.SIGUSR2]), ("mpich", [signal.SIGUSR1])],
 )
 def test_users_signals_pass_through_mpirun(launch, name, numbers):
     source = f"""
@@ -146,14 +147,15 @@ while True: time.sleep(0.1)  # see WORKER
     assert job.wait(20) == 128 + signal.SIGTERM
 
 
-# Each rank writes its process id in one piece: mpirun mixes those of several ranks.
+# Each rank writes its process id with a single write, because mpirun mixes the output of ranks.
 MPI_RANK = "import os, time; os.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(0.1)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("name", ["openmpi", "mpich"])
 def test_a_signal_ends_a_job_of_mpirun(launch, name, number):
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as in waiting_job
+    # If the tests ignore SIGHUP, as under nohup, the job must not inherit that.
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     try:
         job = launch("--mpi", "-np", "2", *python(MPI_RANK), env=mpi.install(name).on_path(), **pipes)
@@ -247,7 +249,7 @@ def test_ctrl_c_acts_between_any_two_starts(launch, tmp_path):
     while not started.stat().st_size:
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
-    before = started.stat().st_size  # many, if this process had to wait for a core
+    before = started.stat().st_size  # may be large if this process had to wait for a core
     assert process.wait(timeout=20) == 130
     assert (started.stat().st_size - before) // len("x\n") < size // 2
 
@@ -280,7 +282,7 @@ def test_no_descriptors_of_the_launcher_reach_the_workers():
     source = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd')))"
     done = horovodrun("-np", "2", *python(source))
     assert done.returncode == 0, done.stderr
-    # 3 is the listing itself.
+    # Descriptor 3 belongs to the listing itself.
     assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:[0, 1, 2, 3]" for rank in range(2)]
 
 

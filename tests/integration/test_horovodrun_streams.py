@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers read and write: nothing comes from standard input, and long lines stay whole."""
+"""Input and output of workers: standard input is empty, and long lines are not broken."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ from testkit.processes import run
 import horovod
 
 READ = "import os, sys; print(repr(sys.stdin.read()), repr(os.read(0, 1)))"
-LONG = 3 << 20  # bytes; no pipe takes so much at once
+LONG = 3 << 20  # bytes, more than any pipe holds
 PRINT_LONG = f"""
 import os, sys
 

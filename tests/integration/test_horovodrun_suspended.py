@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-Z: a launcher that is suspended for longer than its agents wait for a sign of life."""
+"""A launcher that is suspended with Ctrl-Z for longer than the silence limit of its agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testkit.speed import patience
 
 pytestmark = pytest.mark.timeout(60)
 LIMIT_S = 20.0
-SILENCE_LIMIT_S = 5.0  # instead of ten seconds; a busy machine is not silent for so long
+SILENCE_LIMIT_S = 5.0  # shortened from ten seconds; even a busy machine sends a heartbeat in this time
 
 HURRY = f"""
 import sys
@@ -26,7 +26,7 @@ from horovod.launcher.remote import frames
 frames.SILENCE_LIMIT_S, frames.ALIVE_EVERY_S = {SILENCE_LIMIT_S}, 0.1
 """
 LAUNCHER = HURRY + "from horovod.launcher.launch import run_commandline; run_commandline()"
-# In the place of ssh: the host is this machine, and its agent does not wait ten seconds either.
+# Instead of ssh, start the agent on this machine, with the shorter silence limit.
 AGENT = HURRY + "from horovod.launcher.remote import agent; sys.argv[1:] = []; sys.exit(agent.main())"
 
 
@@ -37,13 +37,13 @@ def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):
     )
     command = [sys.executable, "-c", LAUNCHER, "-H", "elsewhere:1", "sh", "-c", script]
     env = {"HOROVOD_SSH_COMMAND": shlex.join([sys.executable, "-c", AGENT])}
-    # In a group of its own, as a shell with job control would start it.
+    # Start the job in its own process group, as a shell with job control does.
     with Process(command, env, preexec_fn=os.setpgrp) as job:
         await_that(worker.exists, LIMIT_S, job.account)
         job.send_signal(signal.SIGTSTP)
         await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, LIMIT_S, job.account)
         lost = psutil.Process(int(worker.read_text()))
-        with pytest.raises(psutil.TimeoutExpired):  # longer than an agent goes on without a sign of life
+        with pytest.raises(psutil.TimeoutExpired):  # longer than the silence limit of the agents
             lost.wait(SILENCE_LIMIT_S + 1)
         job.send_signal(signal.SIGCONT)
         go_on.touch()

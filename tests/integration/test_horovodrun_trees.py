@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that workers start ends with the job: sessions of their own and double forks are no way out."""
+"""All processes that workers start end with the job, even after setsid or a double fork."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.processes import Process
 from testkit.speed import patience
 
-# Each worker starts what leaves its session and, the second, its parent too; it prints the process ids of all three.
+# Each worker starts a child in a new session and a daemon whose parent has ended; it prints all three process ids.
 WORKER = """
 import os, signal, subprocess, sys
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -29,10 +29,10 @@ DEAF = "trap : TERM INT HUP"
 
 
 def end_of_job(then, act, trap=":", limit_s=None):
-    """Exit code of a job after `act(its process)`; nothing that its workers started is alive then.
+    """Return the exit code of a job after `act(process)`; check that no process of its workers is left.
 
     Args:
-        limit_s: Time that the product promises. None: the time is not tested.
+        limit_s: Time limit that the product promises; None if the test does not check it.
     """
     command = [*HOROVODRUN, "-np", "2", *python(WORKER.format(then=then, trap=trap))]
     with Process(command, stdout=subprocess.PIPE, text=True) as process:
@@ -53,7 +53,7 @@ def test_after_ctrl_c_and_a_second_signal():
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
 
-    # A launcher that got no core for a moment receives both at once, in any order.
+    # A launcher that had to wait for a core receives both signals at once, in any order.
     assert end_of_job(WAIT, interrupt, DEAF) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -62,7 +62,7 @@ def test_after_the_end_of_the_job(gate, code):
     assert end_of_job(f"{gate.pass_through}; sys.exit({code})", lambda _: gate.open(2)) == code
 
 
-# In the place of ssh: the host is this machine.
+# Instead of ssh, start the agent on this machine.
 AGENT = "import sys; sys.argv[1:] = []; from horovod.runner import agent; sys.exit(agent.main())"
 
 
@@ -70,8 +70,8 @@ AGENT = "import sys; sys.argv[1:] = []; from horovod.runner import agent; sys.ex
     ("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0"), (["-H", "elsewhere:1"], "rank 0")]
 )
 def test_work_that_a_rank_left_running_is_named_once(flags, owner):
-    """A process that ends by itself right after its rank is not worth a line. On other hosts, agents find it."""
-    # Those to be named run already when their rank ends: until then they would be processes of bash.
+    """A process that ends right after its rank is not reported. On other hosts, the agents look for such processes."""
+    # Wait until sleep has replaced bash in both processes, because the report names the command of a process.
     named = "for time in 1001 1002; do sleep $time & until grep -q sleep /proc/$!/comm; do :; done; done"
     env = {"HOROVOD_SSH_COMMAND": shlex.join(python(AGENT))}
     done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started", env=env)
@@ -109,7 +109,7 @@ def test_a_frozen_guardian_is_thawed_when_it_is_needed():
     assert end_of_job(WAIT, freeze_and_stop) == 143
 
 
-# horovod.run in a program that forks (a data loader) while the job runs.
+# A program that forks, like a data loader does, while horovod.run runs a job.
 FORKS = """
 import os, sys, threading, horovod
 def fork(path):

@@ -15,7 +15,7 @@ from testkit.speed import patience
 
 from horovod.tools import trial
 
-pytestmark = pytest.mark.timeout(210)  # checks and measurements by the second, for which others may leave little time
+pytestmark = pytest.mark.timeout(210)  # checks and measurements take seconds, more if other tests use the machine
 
 HVD = [sys.executable, "-m", "horovod.tools.cli"]
 
@@ -26,8 +26,8 @@ def hvd(*words, env=None):
 
 @pytest.fixture
 def hvd_among_shadows(tmp_path):
-    """Run `hvd` in a folder whose files must not be taken for modules by any process of ours."""
-    script = tmp_path / "bin" / "hvd"  # python -m would look in the current folder itself
+    """Run `hvd` in a folder with files that our processes must not import as modules."""
+    script = tmp_path / "bin" / "hvd"  # python -m would put the current folder on sys.path
     script.parent.mkdir()
     script.write_text("from horovod.tools.cli import main\nmain()\n")
     folder = tmp_path / "work"
@@ -78,7 +78,7 @@ def hang():
 
 
 def test_ranks_that_hang_are_ended_with_their_stacks():
-    limit_s = patience(5)  # in which they must have begun to hang
+    limit_s = patience(5)  # time in which both ranks must have reached hang()
     start = time.monotonic()
     with pytest.raises(trial.TrialFailed, match=r"in hang"):
         print(trial.run(hang, ranks=2, transport="auto", limit_s=limit_s))
@@ -128,7 +128,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_the_advice():
         assert f"{transport}: two ranks need more open files than allowed: see open files above" in advice
 
 
-# Rank 1 comes only when the test says so; until then rank 0 waits inside the engine.
+# Rank 1 calls the collective only when the test allows it; until then rank 0 waits inside the engine.
 WAITING = """
 import numpy, horovod.numpy as hvd
 hvd.init()
@@ -147,7 +147,7 @@ def test_stacks_of_a_job_whose_ranks_wait_for_each_other(launch, gate):
     job = launch("-np", "2", *python(WAITING.format(wait=gate.pass_through)), stdout=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "[1]<stdout>:waiting\n"
     looks, rank_0 = 0, ""
-    # Each look interrupts the engine's waiting, which must go on; rank 0 may still be on its way there.
+    # Each look interrupts the engine's wait, which must continue. Rank 0 may not have reached the wait yet.
     while looks < 3 or "in call_the_others" not in rank_0:
         done = hvd("stacks", "--time-limit", "20", str(job.pid))
         assert done.returncode == 0, done.stderr

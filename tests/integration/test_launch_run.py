@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod.runner.launch._run(args): jobs of programs that fill in Horovod's object of arguments themselves."""
+"""horovod.runner.launch._run(args): jobs of programs that build Horovod's argument object themselves."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that travel by MPI, under real mpirun of Open MPI and MPICH."""
+"""Tensors transferred by MPI, with the real mpirun of Open MPI and MPICH."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from testkit.processes import run
 pytestmark = pytest.mark.timeout(150)
 
 PROGRAM = Path(__file__).with_name("programs") / "mpi_plane.py"
-# So that survivors of a lost rank end by themselves: mpirun would end them first.
+# Flags that keep mpirun from ending the survivors of a lost rank, so that they end by themselves.
 PATIENT = {
     "openmpi": ["--map-by", ":OVERSUBSCRIBE", "--runtime-options", "recoverable"],
     "mpich": ["-disable-auto-cleanup"],
 }
 RANKS = 4
-# MPICH ends the others when the first of the survivors has ended, or sooner: it may be that nobody lives to tell.
+# MPICH may kill the survivors when the first of them has ended, or sooner, so possibly none can report an error.
 LEAST_TOLD = {"openmpi": 3, "mpich": 0}
 
 
 def told_by_survivors(folder: Path, shown: str) -> dict[str, str]:
-    """What each was told, by file, once all processes have ended."""
+    """Wait until all processes have ended; return the error that each survivor reported, by file name."""
     pids = [int(file.read_text()) for file in folder.glob("pid.*")]
     assert len(pids) == RANKS, shown
     await_that(lambda: not any(psutil.pid_exists(pid) for pid in pids), 15, lambda: shown)
@@ -59,7 +59,7 @@ def test_all_that_travels_by_mpi_and_a_lost_rank_by_name(name: str, tmp_path: Pa
     for kind in ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER"):
         assert done.stdout.count(f"[0] [horovod] INFO: process set 0: {kind} runs on MPI") <= 3, shown
         assert f"process set 0: {kind} runs on MPI" in done.stdout, shown
-    assert "process set 0: ALLREDUCE runs on SHM" in done.stdout, shown  # Adasum, and minima of floats
+    assert "process set 0: ALLREDUCE runs on SHM" in done.stdout, shown  # Adasum, and minima of floating-point numbers
     activities = trace.read_text()
     for activity in ("MPI_ALLREDUCE", "MPI_ALLGATHER", "MPI_BCAST", "MPI_ALLTOALL", "MPI_REDUCESCATTER"):
         assert f'"{activity}"' in activities, activity
@@ -97,5 +97,5 @@ def test_a_value_from_an_old_images_build_is_one_warning(tmp_path: Path):
         done = run([*command, "-c", ALONE], {"HOROVOD_CPU_OPERATIONS": "MPI"})
         assert done.returncode == 0, done.stderr
         assert "False [1. 1.]" in done.stdout
-        asked = command == [sys.executable]  # the launcher says what it starts
+        asked = command == [sys.executable]  # horovodrun sets the variable to gloo for its workers
         assert done.stderr.count("asks for MPI, but collectives run on shared memory and TCP") == asked, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HOROVOD_SSH_COMMAND may be a script around ssh. When a host does not answer, nothing of the script is left behind."""
+"""HOROVOD_SSH_COMMAND may be a script around ssh. If a host does not answer, all processes of the script end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from testkit.speed import patience
 
 pytestmark = pytest.mark.timeout(90)
 
-# Each process stands for an ssh that never answers: below the script, in a process group or a session of its own, or
-# deaf to all signals but SIGKILL. For the host "left" the script itself ends, and ssh runs on.
+# Each process stands for an ssh that never answers: a child of the script, one in another process group or session, and
+# one that ignores all signals but SIGKILL. For the host "left", the script ends while its ssh runs on.
 SSH = """#!/bin/sh
 case "$*" in *left*) sleep 1000 & exit 0 ;; esac
 timeout 1000 sleep 1000 &

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TensorFlow examples run on two ranks, briefly, and do what they say."""
+"""The TensorFlow examples, run briefly on two ranks, print what they promise."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def run(program, *words):
-    """What rank 0 printed; the other prints nothing."""
+    """Run an example; return the output of rank 0. Rank 1 must print nothing."""
     one_thread = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = ["-np", "2", sys.executable, str(EXAMPLES / "tensorflow2" / program), *map(str, words)]
     done = horovodrun(*command, env={**one_thread, "CUDA_VISIBLE_DEVICES": ""}, limit_s=280)
@@ -24,7 +24,7 @@ def run(program, *words):
 
 
 def figures(pattern, text):
-    """The numbers that a pattern finds, one tuple for each match; N stands for a number."""
+    """Return the numbers that a pattern finds, one tuple for each match; N in the pattern matches a number."""
     return [tuple(map(float, match.groups())) for match in re.finditer(pattern.replace("N", NUMBER), text)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch examples and two programs from the tutorials run on two ranks, briefly, and do what they say."""
+"""The PyTorch examples and two tutorial programs, run briefly on two ranks, print what they promise."""
 
 import json
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(150)
 
 
 def run(program, *words, ranks=2, env=None):
-    """What the ranks printed, by rank."""
+    """Run a program; return the output of the ranks, by rank."""
     command = ["-np", str(ranks), sys.executable, str(program), *map(str, words)]
     done = horovodrun(*command, env={"OMP_NUM_THREADS": "1", **(env or {})}, limit_s=140)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -26,7 +26,7 @@ def run(program, *words, ranks=2, env=None):
 
 
 def figures(pattern, lines):
-    """The numbers that a pattern finds in the lines, one tuple for each match; N stands for a number."""
+    """Return the numbers that a pattern finds in the lines, a tuple for each match; N in it matches a number."""
     found = re.finditer(pattern.replace("N", NUMBER), "\n".join(lines))
     return [tuple(float(number) for number in match.groups()) for match in found]
 
@@ -105,7 +105,8 @@ def test_imagenet_style_warms_up_and_resumes(tmp_path):
     first = figures(
         shape.replace("/3", "/2"), run(EXAMPLES / "imagenet_style.py", *words, "--epochs", 2, "--steps", 2)[0]
     )
-    # Two steps an epoch, two epochs of warm-up, four passes for each step of all ranks: 3/4 of the way from 1 to 4.
+    # In two warm-up epochs of two steps the factor rises from 1 to 4, because two ranks make two passes each. In the
+    # second step of the epochs it has risen by 1/4 and 3/4.
     assert [epoch[1] for epoch in first] == [pytest.approx(0.0125 * factor, abs=1e-4) for factor in (1.75, 3.25)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1.pt", "checkpoint-2.pt"]
     said = run(EXAMPLES / "imagenet_style.py", *words, "--epochs", 3, "--steps", 1, ranks=1)
@@ -157,5 +158,5 @@ def test_rank_0_alone_validates(tmp_path):
     said = run(HERE / "programs" / "rank_0_validates.py", tmp_path)
     assert len(figures("validation loss N", said[0])) == 20
     assert figures("validation loss N", said[0])[-1][0] < 0.05
-    assert said[1] == said[0][-1:]  # the same weights, to the last digit
+    assert said[1] == said[0][-1:]  # both ranks have equal weights, to the last digit
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 19

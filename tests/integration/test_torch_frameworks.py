@@ -95,8 +95,8 @@ dist.destroy_process_group()
 """
 
 
-# Every script below names neither horovod nor the CPU, as one that was written for GPUs. Each rank takes every other
-# batch, so a single process takes batches of twice the size.
+# The scripts below name neither horovod nor the CPU, like scripts written for GPUs. Each rank takes every other batch,
+# so the batches of a single process are twice as large.
 ACCELERATOR = """
 import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
@@ -207,7 +207,7 @@ else:
         parallel.run(train)
 """
 
-# As scripts are written for one process, or as the warning says.
+# A script for one process, or one changed according to the warning.
 PLAIN_LIGHTNING = """
 import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
@@ -272,7 +272,7 @@ def test_one_script_under_both_launchers(launcher, tmp_path):
 
 
 def declare_entry_point(folder):
-    """What an installed package tells torch."""
+    """Declare the package's entry point for torch, as an installed package does; return the folder."""
     info = folder / "declared-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: declared\nVersion: 1.0\n", encoding="utf-8")
@@ -297,7 +297,7 @@ def test_torch_finds_the_backend_by_itself_and_imports_no_engine(tmp_path):
 
 @pytest.mark.parametrize("launcher", [[], HOROVODRUN], ids=["lightning's own launcher", "horovodrun"])
 def test_lightning(launcher, tmp_path):
-    devices = "" if launcher else "devices=2,"  # horovodrun has started them already
+    devices = "" if launcher else "devices=2,"  # horovodrun has started both processes already
     check(run(launcher, LIGHTNING.replace("DEVICES", devices), tmp_path), "weights agree", times=2)
 
 
@@ -345,7 +345,7 @@ def test_ignite_and_webdataset(backend, tmp_path):
 
 
 def check_warned(done, library, processes_seen):
-    """A library that sees one process of two warns on each rank, once; one that sees both says nothing."""
+    """Check that a library that sees one process of two warns once on each rank, and otherwise does not warn."""
     check(done, f"{processes_seen} processes")
     warned = done.stderr.count(f"{library} sees 1 process, but this job has 2 ranks: it trains each rank alone.")
     assert warned == (2 if processes_seen == 1 else 0), done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that ask for a GPU where PyTorch can use none are told so by the launcher, and by our benchmark."""
+"""The launcher and the benchmark report a missing GPU to programs that need one."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from testkit.processes import run
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
-# The first, where PyTorch is built for CPUs; else the driver is missing, or the GPUs are hidden.
+# The first applies if PyTorch is built for CPUs; otherwise the driver is missing or the GPUs are hidden.
 REMEDIES = "this PyTorch is built for CPUs alone|install NVIDIA's driver on|this rank sees no GPU"
 
 

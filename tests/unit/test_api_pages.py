@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API's pages name everything that the modules offer, although their maker imports none of them."""
+"""The API pages list every public name of the modules, although their generator does not import these modules."""
 
 import importlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of compression: its model of bandwidths, its records, and the page that its stored lines make."""
+"""Compression benchmark: its bandwidth model, its records, and the page generated from stored records."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_tables_have_the_part_above_a_step_without_exchange_and_its_ratio_to_den
 def test_the_page_tells_below_which_bandwidth_each_of_our_methods_pays() -> None:
     page = "\n".join(compression_page.slow_links("kind", records()))
     rows = {row[0]: row[1:] for row in rows_after(page, "From these figures")[2:]}
-    # At 1 Gbit/s fp16 takes 0.37 s, of which the wire takes 0.32: 0.05 s are fixed; dense has 0.1 s.
+    # At 1 Gbit/s fp16 takes 0.37 s, 0.32 s of it on the wire: 0.05 s are fixed costs. Those of dense are 0.1 s.
     assert rows[FP16.name] == ["50 ms", "3.25 s, measured 3.3 s", "any"]
     assert rows[INT8.name] == ["100 ms", "1.7 s, measured 1.9 s", "any"]
     assert rows[DENSE.name][-1] == ""

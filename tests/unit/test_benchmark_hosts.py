@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network part of the benchmarks: which ways are compared, and how the pages show them."""
+"""Network part of the benchmarks: which transports are compared, and how the pages show them."""
 
 from __future__ import annotations
 

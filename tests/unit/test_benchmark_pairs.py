@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost that the training benchmark tells, from pairs of measurements, and its interval."""
+"""Cost that the training benchmark estimates from pairs of measurements, and its confidence interval."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from benchkit.pairs import cost_of
 
 
 def test_interval_is_that_of_the_signed_rank_test() -> None:
-    # The means of all two of 1, 2, 4, ... differ, so that each place in their order has one value. The critical rank
-    # sum of twenty pairs at 5 % is 52 in every table.
+    # The differences are powers of two, so that the mean of each pair is unique and each rank in the order has one
+    # value. For twenty pairs at 5 %, the critical rank sum of the signed-rank test is 52.
     differences = [float(1 << power) for power in range(20)]
     means = sorted((a + b) / 2 for index, a in enumerate(differences) for b in differences[index:])
     cost = cost_of(differences)

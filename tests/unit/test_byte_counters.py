@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of byte counters over the worlds of a process."""
+"""Sums of byte counters over all worlds that a process has had."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a collective is asked to do, as a value, and what follows from it without the engine."""
+"""Calls, the descriptions of collectives: they are values, and rules that follow from them without the engine."""
 
 from dataclasses import FrozenInstanceError, replace
 from typing import Any, cast
@@ -17,7 +17,7 @@ SECOND_OF_TWO = Membership(cast(Any, None), 3, (1, 4), 4)
 
 
 def test_calls_are_values() -> None:
-    """Compiled programs are kept by what their collectives are asked to do."""
+    """Calls must be hashable and immutable, because compiled programs are cached by them."""
     call = Call(ALLREDUCE, name="a", op=Average)
     assert call == Call(ALLREDUCE, global_process_set, "a", Average)
     assert len({call, Call(ALLREDUCE, name="a", op=Average), replace(call, name="b")}) == 2
@@ -44,7 +44,7 @@ def test_names_of_operations(call: Call, operation: str) -> None:
 def test_reductions() -> None:
     assert calls.reduction_of(Call(ALLREDUCE, op=Max, prescale=2.0), FLOAT32, SECOND_OF_TWO) == (Max, 2.0, 1.0)
     assert calls.reduction_of(Call(REDUCESCATTER, op=Average), FLOAT32, SECOND_OF_TWO) == (Average, 1.0, 1.0)
-    # What moves rows reduces nothing, whatever else the call says: of a gradient's call only the kind is changed.
+    # A collective that only moves rows ignores the reduction, because a gradient's call changes the kind alone.
     assert calls.reduction_of(Call(ALLGATHER, op=Average), BOOL, SECOND_OF_TWO) == PLAIN_SUM
     with pytest.raises(ValueError, match="bool"):
         calls.reduction_of(Call(ALLREDUCE, op=Average), BOOL, SECOND_OF_TWO)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits on disk: whole or not there, checked before use, the newest good one; what goes wrong is said by name."""
+"""Checkpoints on disk: complete or absent, verified before use, the newest valid one wins, errors name the file."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ from horovod.common.lineage import CommitId
 
 @pytest.fixture(autouse=True)
 def rank_0(monkeypatch):
-    """The world that a checkpoint asks for its rank."""
+    """Replace the context, which a checkpoint asks for its rank, by a stand-in for rank 0."""
 
     class Context:
         is_initialized = True
@@ -47,7 +47,7 @@ def rank_0(monkeypatch):
 
 @pytest.fixture
 def said(caplog, monkeypatch):
-    """What was logged."""
+    """Return the captured log of the checkpoint module."""
     monkeypatch.setattr(checkpoint_module, "logger", logging.getLogger("test_checkpoint"))
     caplog.set_level(logging.INFO, "test_checkpoint")
     return caplog
@@ -66,7 +66,7 @@ def trained(state, steps):
 
 
 def error_of(state, folder, **options):
-    """What keeps training from going on from a folder. It is raised when all ranks synchronise, not before."""
+    """Return the error that prevents resuming from a folder, or None. It is raised only when all ranks synchronise."""
     return checkpoint(state, folder, **options).load().error
 
 
@@ -117,7 +117,7 @@ def test_tensors_of_pytorch(tmp_path):
     assert type(found["model"]) is OrderedDict
     assert found["model"]._metadata == content["model"]._metadata
     torch.testing.assert_close(found, content, rtol=0, atol=0)
-    assert b"cloudpickle" not in (tmp_path / "x").read_bytes()  # nothing here needs it
+    assert b"cloudpickle" not in (tmp_path / "x").read_bytes()  # nothing in these contents needs cloudpickle
     assert b"torch._utils" not in (tmp_path / "x").read_bytes()
 
 
@@ -213,7 +213,7 @@ def test_only_rank_0_reads_and_writes(tmp_path, rank_0):
     trained(state, 2)
     writer.finish()
     assert not (tmp_path / "none").exists()
-    rank_0.rank = 0  # the first one was lost
+    rank_0.rank = 0  # the worker that was rank 0 was lost, and this one takes its place
     trained(state, 1)
     assert len(list_files(tmp_path / "none")) == 1
 
@@ -223,14 +223,15 @@ def test_a_commit_that_comes_too_early_is_left_out_and_does_not_wait(tmp_path, m
     monkeypatch.setattr(checkpoint_file, "write", lambda *words: (go_on.wait(30), real(*words)))
     state = make_state()
     writer = checkpoint(state, tmp_path)
-    for step in range(1, 6):  # while the first is still being written
+    for step in range(1, 6):  # the first commit is still being written
         state.step, state.weights = step, np.full(4, float(step))
         state.commit()
     go_on.set()
     writer.finish()
     files = list_files(tmp_path)
     assert [checkpoint_file.read(path)["values"]["step"] for path in files] == [5, 1]
-    assert (checkpoint_file.read(files[1])["values"]["weights"] == 1).all()  # not what was saved meanwhile
+    # The file has the values at the time of the commit, not later ones.
+    assert (checkpoint_file.read(files[1])["values"]["weights"] == 1).all()
 
 
 def test_fault_22_a_full_disk_is_one_warning(tmp_path, said, monkeypatch):
@@ -240,14 +241,14 @@ def test_fault_22_a_full_disk_is_one_warning(tmp_path, said, monkeypatch):
     real = os.write
 
     def full(descriptor, data):
-        if os.fstat(descriptor).st_size:  # there was room for the header
+        if os.fstat(descriptor).st_size:  # the disk had room for the header
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(descriptor, data)
 
     monkeypatch.setattr(checkpoint_file.os, "write", full)
     trained(state, 3)
     assert said.text.count("No space left on device") == 1
-    assert [number_of(path) for path in tmp_path.iterdir()] == [1]  # the last good file, and no half of another
+    assert [number_of(path) for path in tmp_path.iterdir()] == [1]  # the last good file; no half-written one is left
     monkeypatch.setattr(checkpoint_file.os, "write", real)
     trained(state, 1)
     assert said.text.count("are written to") == 1
@@ -290,7 +291,7 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tmp_path):
         saver.send_signal(signal.SIGKILL)
         saver.wait(30)
     left = {path.name for path in tmp_path.iterdir()}
-    assert len(left) == 2  # what was begun has another name
+    assert len(left) == 2  # the interrupted save left a file under a temporary name
     later = make_state()
     assert number_of(checkpoint(later, tmp_path).resumed_from) == 1
     assert later.step == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which training a checkpoint belongs to: what is deleted, what a job goes on from, and what is listed."""
+"""Checkpoint lineages: which training a checkpoint belongs to, what is deleted, resumed from and listed."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from horovod.common.exceptions import HorovodCheckpointError
 from horovod.common.lineage import FIRST_FORMAT, CommitId, SeenFile
 from horovod.tools.cli import app
 
-# Written before files recorded their lineage: weights = [5, 5, 5, 5], step = 5.
+# A checkpoint in format 1, which does not record a lineage: weights = [5, 5, 5, 5], step = 5.
 FORMAT_1 = base64.b64decode(
     "SFZEU1RBVEUBAAAAAAAAACkAAAAAAAAAQAAAAAAAAACBpnZhbHVlc4Knd2VpZ2h0c8cPAZWlbnVtcHmjPGY4kQQAIKRzdGVwBQAAAAAAABRAAAAAAAAA"
     "FEAAAAAAAAAUQAAAAAAAABRAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAWTPQUrI4GJf7Q/3yl8UtVA5WigxxRCAtSFpmzoyC16w=="
@@ -28,7 +28,7 @@ FORMAT_1 = base64.b64decode(
 
 @pytest.fixture(autouse=True)
 def context(monkeypatch):
-    """One rank's world, of which a checkpoint asks for its rank and generation. No collective runs."""
+    """Replace the context, which a checkpoint asks for its rank and generation. No collective runs."""
 
     class Context:
         is_initialized = True
@@ -61,7 +61,7 @@ def said(caplog, monkeypatch):
 
 
 def train(state, steps):
-    """As a program does: the decorated function commits after each step."""
+    """Train with a decorated function that commits after each step."""
 
     def loop(state):
         for _ in range(steps):
@@ -81,7 +81,7 @@ def trained(folder, steps, **options):
 
 
 def committed(state, steps):
-    """As a program without hvd.elastic.run does."""
+    """Train without hvd.elastic.run: commit after each step."""
     for _ in range(steps):
         state.step += 1
         state.commit()
@@ -106,7 +106,7 @@ def test_files_in_format_1_stay_readable_and_are_one_lineage(tmp_path):
     assert (state.step, state.weights.tolist()) == (5, [5.0] * 4)
     train(state, 2)
     assert state._commit_id == CommitId(FIRST_FORMAT, 7)
-    assert [path.name for path in list_files(tmp_path)] == [  # those before it are of the same training
+    assert [path.name for path in list_files(tmp_path)] == [  # the files in format 1 belong to the same training
         f"checkpoint-00000007-{FIRST_FORMAT}.hvd",
         f"checkpoint-00000006-{FIRST_FORMAT}.hvd",
         "checkpoint-00000005.hvd",
@@ -131,7 +131,7 @@ def test_only_files_of_the_own_lineage_are_deleted(tmp_path, said):
         *((number, after._commit_id.lineage) for number in (8, 7)),
         *((number, before) for number in (3, 2, 1)),
     ]
-    assert trained(tmp_path, 1).step == 6  # of the newest training
+    assert trained(tmp_path, 1).step == 6  # resumed from the newest training
 
 
 def test_a_damaged_file_is_not_replaced_by_one_of_another_training(tmp_path):
@@ -158,7 +158,7 @@ def test_two_trainings_at_the_same_time_lose_nothing_and_no_job_goes_on_from_bot
     kept = [(number_of(path), lineage_of(path)) for path in list_files(tmp_path)]
     first, second = one._commit_id.lineage, other._commit_id.lineage
     assert kept == [(8, first), (7, first), (5, second), (4, second)]
-    assert said.text.count("Another training writes checkpoints to") == 2  # each says so once
+    assert said.text.count("Another training writes checkpoints to") == 2  # each training logs it once
     committed(other, 1)
     state = make_state()
     checkpoint(state, tmp_path)
@@ -175,8 +175,8 @@ def test_two_states_in_one_program_have_lineages_of_their_own(tmp_path, context)
     checkpoint(second, tmp_path / "b")
     train(first, 1)
     assert context.has_state
-    assert second._commit_id is None  # its own sync is still to come
-    context.generation, context.rank = 1, 1  # another worker is rank 0, and then this one is again
+    assert second._commit_id is None  # the second state has not been synchronised yet
+    context.generation, context.rank = 1, 1  # another worker becomes rank 0; afterwards this worker is rank 0 again
     second.step = 99
     context.generation, context.rank = 2, 0
     train(second, 1)
@@ -207,7 +207,8 @@ def test_a_worker_without_the_folder_does_not_start_from_nothing(tmp_path, conte
     trained(tmp_path / "a", 3)
     state = make_state()
     result = checkpoint(state, tmp_path / "b")
-    context.seen_files = {result.call: SeenFile(result.call, 3, "00" * 8, 3, str(tmp_path / "a/3"))}  # from the driver
+    # The elastic driver has reported a checkpoint in the folder "a".
+    context.seen_files = {result.call: SeenFile(result.call, 3, "00" * 8, 3, str(tmp_path / "a/3"))}
     with pytest.raises(HorovodCheckpointError, match=rf"{tmp_path}/a/3.* rank 0 finds none in {tmp_path}/b"):
         train(state, 1)
     assert list_files(tmp_path / "b") == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codecs against the formats written down once more in plain NumPy, and what they refuse. No process, no engine."""
+"""Codecs compared with a reference implementation in NumPy, and the input that they refuse. No engine is used."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def int8_values(wire: np.ndarray, count: int, block: int) -> np.ndarray:
 
 
 def mean_of_magnitudes(part: np.ndarray) -> np.float32:
-    """Sum in sixteen interleaved parts, which are then folded in halves."""
+    """Return the mean magnitude; like the codec, sum in sixteen interleaved parts and then fold these in halves."""
     padded = np.zeros(-(-part.size // 16) * 16, F32)
     padded[: part.size] = np.abs(part)
-    for dtype in (F32, np.float64):  # the sum may be too large for float32
+    for dtype in (F32, np.float64):  # float64 is used if the sum is too large for float32
         sums = np.zeros(16, dtype)
         for row in padded.reshape(-1, 16):
             sums = sums + row.astype(dtype)
@@ -69,7 +69,7 @@ def onebit_values(wire: np.ndarray, count: int) -> np.ndarray:
 
 
 def reference(codec: Codec, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wire, and what it decodes to."""
+    """Return the encoded message and the values that it decodes to."""
     if isinstance(codec, Int8Codec):
         wire = int8_wire(p, codec.block) if p.size else np.zeros(0, np.uint8)
         return wire, int8_values(wire, p.size, codec.block)

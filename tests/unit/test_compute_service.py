@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board of a data service: who registers, who waits for whom, and when it ends. No TensorFlow is needed for it."""
+"""Registry of a data service: registration, waiting and shutdown. The tests do not need TensorFlow."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ from horovod.runner.common.service.compute_service import ComputeClient, Compute
 from horovod.runner.common.util.timeout import TimeoutException
 
 KEY = bytes(range(32))
-AT_ONCE_S = 10.0  # else it would wait for ever
+AT_ONCE_S = 10.0  # limit for waits that succeed at once, to avoid an endless wait when they do not
 SOON_S = 0.1
 
 
@@ -72,7 +72,7 @@ def client_of(service: ComputeService) -> contextlib.closing[ComputeClient]:
 
 
 def test_several_threads_use_one_client_at_once(large: ComputeService) -> None:
-    """All of them wait until all have registered: nobody's request or wait holds up another's."""
+    """Call one client from nine threads that all wait for each other: no request or wait blocks another one."""
     names = [f"127.0.0.1:{port}" for port in range(3)]
     gate = threading.Barrier(9)
 
@@ -96,7 +96,7 @@ def test_several_threads_use_one_client_at_once(large: ComputeService) -> None:
 
 
 def test_threads_that_read_and_write_get_their_own_answers(large: ComputeService) -> None:
-    """An address of many pieces is written and read by one connection while others use it."""
+    """Write and read an address of several megabytes over one connection while other threads use it."""
     with client_of(large) as client, ThreadPoolExecutor(8) as threads:
         long = "x" * (3 << 20)
         client.register_dispatcher(0, long)
@@ -148,7 +148,7 @@ def test_of_dispatchers_that_register_at_once_one_wins(large: ComputeService) ->
 
 
 def test_worker_ids_are_arbitrary(large: ComputeService) -> None:
-    """Ranks, for example. A worker that registers twice counts once, and each dispatcher has workers of its own."""
+    """Register ranks or any other integers: a repeated registration counts once, separately for each dispatcher."""
     with client_of(large) as client:
         for worker in (17, -3, 17):
             client.register_worker_for_dispatcher(2, worker)

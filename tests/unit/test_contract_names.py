@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every module of Horovod's contract imports, and every name in it is there (data/names_api.json).
+"""Every module of Horovod's public API can be imported, and every name in it exists (data/names_api.json).
 
-What this version does not have raises on use and says its name; what needs a framework says which.
+A name that this version does not support raises an error that contains the name, when it is used. A module that needs a
+framework raises an error that names the framework.
 """
 
 import importlib
@@ -37,13 +38,13 @@ MESSAGES = {
 
 @pytest.fixture(autouse=True)
 def _without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing it would make the process of the tests one of MPI's."""
+    """Make mpi4py look uninstalled, because importing it would initialise MPI in the test process."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.delitem(sys.modules, "horovod.common.mpi", raising=False)
 
 
 def without_framework(error: ModuleNotFoundError) -> bool:
-    """Whether it says, as it must, that a framework is not installed, and speaks the truth."""
+    """Return True if the error names a framework as not installed, in the required wording, and it really is not."""
     return bool(NEEDS.fullmatch(str(error))) and error.name is not None and not frameworks.is_installed(error.name)
 
 
@@ -137,7 +138,7 @@ def test_a_missing_constant_says_so_at_any_use() -> None:
 
 
 def test_every_api_says_what_to_install() -> None:
-    """In a process of its own, where no framework can be imported."""
+    """Check the messages in a separate process where no framework can be imported."""
     program = """
 import importlib, sys
 for name in ("torch", "tensorflow", "keras", "jax", "mxnet", "ray"):

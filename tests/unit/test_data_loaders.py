@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data loaders that load ahead in a thread: the same batches, errors where they belong, no thread left."""
+"""Data loaders that prefetch in a thread: order of batches, position of errors, and the end of the thread."""
 
 import threading
 
@@ -67,7 +67,7 @@ def test_loads_ahead_but_not_too_far():
     batches = iter(loader)
     assert next(batches) == 0
     batches.close()
-    assert 1 <= loader.loaded <= 4  # one used, two in the queue, one in hand
+    assert 1 <= loader.loaded <= 4  # one batch consumed, two in the queue, one being put
     assert not threads()
 
 

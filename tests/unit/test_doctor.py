@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd` and `hvd doctor`, without starting ranks: what is read from the machine and how it is shown."""
+"""`hvd` and `hvd doctor` without starting ranks: what they read from the machine and how they show it."""
 
 import importlib.metadata
 import io
@@ -127,7 +127,7 @@ def test_what_does_not_work_is_said_with_advice():
     found = doctor.examine()
     shm, tcp = found.transports
     assert (shm.works, tcp.works) == (False, True)
-    assert tcp.latency_s == 2e-5  # the slowest rank counts
+    assert tcp.latency_s == 2e-5  # the latency of the slowest rank
     assert tcp.bandwidth == pytest.approx((16 << 20) / 0.02)
     [line] = [line for line in found.advice if line.startswith("shared memory")]
     assert "/dev/shm" in line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd doctor -H` without other hosts: what is decided from what was found, how it looks, and how ways are measured."""
+"""`hvd doctor -H` without other hosts: findings and advice, their display, and network measurements."""
 
 import io
 import itertools
@@ -64,7 +64,7 @@ def test_a_way_is_measured(listener):
     assert way.problem == ""
     assert 0 < way.round_trip_s < 1
     assert way.bandwidth > 1e6
-    assert time.monotonic() - begin < 10  # a third of a second on an idle machine
+    assert time.monotonic() - begin < 10  # takes a third of a second on an idle machine
 
 
 def test_who_measures_does_not_trust_a_listener_without_the_secret(listener):
@@ -130,7 +130,7 @@ SILENT = Surveyed(Silence("exit code 255", ["banner", "ssh: No route to host"], 
         (fine(facts={"python": "3.2.1"}), ["a: Python 3.2 there"]),
         (fine(facts={"version": "0.9"}), [f"a: install khorovod {horovod.__version__} there, or 0.9 here"]),
         (fine(offset=Offset(-3.0, 0.001)), ["a: its clock is 3 s behind this machine's: run chrony"]),
-        (fine(offset=Offset(0.3, 0.25)), []),  # the error might be all of it
+        (fine(offset=Offset(0.3, 0.25)), []),  # the uncertainty is almost as large as the offset
         (SILENT, ["a: ssh: No route to host; to see it: ssh x"]),
         (fine(examination={"findings": [["open files", "64", "ulimit -n 4096"]]}), ["a: open files: ulimit -n 4096"]),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which workers of an elastic job go on when some do not reach each other: by table, and against trying all sets."""
+"""Which workers of an elastic job continue when some cannot reach each other: a table, and an exhaustive search."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ from horovod.launcher.elastic.choice import MAX_EXACT, BadPairs, Candidate, choo
 
 
 def workers(text):
-    """ "a a b!": two workers on a, then one on b that does not have the state; their births are 0, 1, 2."""
+    """Return candidates 0, 1, ... on the hosts that the words name; "!" marks a worker without the state."""
     return [Candidate(birth, word[0], not word.endswith("!")) for birth, word in enumerate(text.split())]
 
 
@@ -28,21 +28,21 @@ def bad(*pairs):
     ("there", "pairs", "chosen"),
     [
         ("a b c", [], {0, 1, 2}),
-        ("a b", [("a", "b")], {0}),  # a tie
+        ("a b", [("a", "b")], {0}),  # sides of equal size: the one with the lowest birth id is chosen
         ("a b b", [("a", "b")], {1, 2}),
         ("a a b b c", [("a", "b")], {0, 1, 4}),
-        ("b a c", [("a", "c")], {0, 1}),  # three in a line: the middle one stays
-        ("a b c d", [("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")], {0, 1}),  # two halves
+        ("b a c", [("a", "c")], {0, 1}),  # b and c reach each other only through a, which stays
+        ("a b c d", [("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")], {0, 1}),  # two halves of equal size
         ("a b c d d", [("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")], {2, 3, 4}),
         ("a b c", [("a", "b"), ("a", "c"), ("b", "c")], {0}),
-        ("a b! b! b!", [("a", "b")], {0}),  # all state on the smaller side
+        ("a b! b! b!", [("a", "b")], {0}),  # the only worker with the state is on the smaller side
         ("a! b! b!", [("a", "b")], {1, 2}),  # no worker has the state yet
         ("a! b c c!", [("a", "b"), ("b", "c")], {0, 2, 3}),
         ("a! a! b c", [("a", "b"), ("a", "c"), ("b", "c")], {2}),
-        ("c a! a! b!", [("a", "b")], {0, 1, 2}),  # one that reaches all others has the state
-        ("a a b b", [(1, 2)], {0, 1, 3}),  # two workers whose hosts reach each other
+        ("c a! a! b!", [("a", "b")], {0, 1, 2}),  # worker 0 reaches all others and has the state
+        ("a a b b", [(1, 2)], {0, 1, 3}),  # two workers cannot connect although their hosts reach each other
         ("a a b b", [(0, 2), (0, 3), (1, 2)], {0, 1}),
-        ("a b c", [("x", "y"), (7, 8)], {0, 1, 2}),  # of workers that are not there
+        ("a b c", [("x", "y"), (7, 8)], {0, 1, 2}),  # pairs of hosts and workers that are not in the job
     ],
 )
 def test_the_largest_set_whose_workers_reach_each_other(there, pairs, chosen):
@@ -50,7 +50,7 @@ def test_the_largest_set_whose_workers_reach_each_other(there, pairs, chosen):
 
 
 def all_sets(there, pairs):
-    """Every set whose workers reach each other, one of which has the state if any worker has it."""
+    """Yield every set whose workers reach each other; it includes a worker with the state if there is one."""
     for size in range(len(there), 0, -1):
         for chosen in itertools.combinations(there, size):
             if any(pairs.parts(one, other) for one, other in itertools.combinations(chosen, 2)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of an elastic job that do not reach each other: the driver's decisions, by table, without any network."""
+"""The elastic driver's decisions about workers that cannot reach each other, by table and without any network."""
 
 import signal
 
@@ -19,14 +19,14 @@ SLOTS = {0: ("a", 0), 1: ("b", 0), 2: ("c", 0)}
 
 
 def started(hosts=None, **limits):
-    """Three workers on the hosts a, b and c, which are ranks 0, 1 and 2."""
+    """Start a driver, by default with ranks 0, 1 and 2 on the hosts a, b and c."""
     driver = Driver(hosts or {"a": 1, "b": 1, "c": 1}, **({"min_num_proc": 1} | limits))
     driver.begin()
     return driver
 
 
 def lose(driver, rank, by, how=SILENT, births=None):
-    """All members ask for places because of one loss. What was decided at the last of them."""
+    """Let all members request a rank after one loss; return the actions after the last request."""
     actions = []
     for birth in driver.state.members if births is None else births:
         actions = driver.tell(m.Ready(birth, Loss(rank, how, by)))
@@ -34,7 +34,7 @@ def lose(driver, rank, by, how=SILENT, births=None):
 
 
 def answer(driver, *cut, later=0.0):
-    """The probes of the round that is under way are over."""
+    """Report the results of the current round of probes."""
     assert driver.state.cuts.round is not None, "no host probes another"
     return driver.tell(Probed(driver.state.cuts.round.number, frozenset(cut)), later)
 
@@ -179,10 +179,10 @@ def test_a_rank_that_does_not_answer_is_killed_soon():
 @pytest.mark.parametrize(
     ("hosts", "pairs", "going_on"),
     [
-        ({"a": 1, "b": 1, "c": 1}, [("b", "c")], {0, 1}),  # three in a line: b - a - c
+        ({"a": 1, "b": 1, "c": 1}, [("b", "c")], {0, 1}),  # b reaches a, a reaches c, but b does not reach c
         ({"a": 1, "b": 1, "c": 1}, [("a", "c")], {0, 1}),
         ({"a": 1, "b": 1, "c": 1}, [("a", "b"), ("a", "c")], {1, 2}),
-        ({"a": 1, "b": 2}, [("a", "b")], {1, 2}),  # the larger side
+        ({"a": 1, "b": 2}, [("a", "b")], {1, 2}),  # the larger side continues
         ({"a": 1, "b": 1}, [("a", "b")], {0}),
         ({"a": 2, "b": 2, "c": 1}, [("a", "b"), ("a", "c")], {2, 3, 4}),
     ],
@@ -273,7 +273,7 @@ def test_a_link_that_flaps_is_tried_less_often_each_time():
         assert driver.ranks() == {0: 0, 1: 1, 2: 2}
     assert waits == [10, 20, 40]
     assert kinds([one for one in driver.log if isinstance(one, CutOff | Healed)]) == ["CutOff", "Healed"] * 3
-    driver.tell(m.Tick(), later=100)  # long healed
+    driver.tell(m.Tick(), later=100)  # the hosts have reached each other for a long time
     cut(driver, ("b", "c"))
     assert driver.state.next_time() - driver.now == 10
 
@@ -300,7 +300,7 @@ def test_below_min_np_the_time_limit_names_the_hosts():
 
 
 def fail_twice(driver):
-    """Ranks 1 and 2 lose each other in two generations, and all hosts reach each other."""
+    """Let ranks 1 and 2 lose each other in two generations while all hosts reach each other."""
     lose(driver, 2, by=1)
     assert kinds(answer(driver)) == ["Announce"], "once may be an accident"
     assert driver.ranks() == {0: 0, 1: 1, 2: 2}
@@ -392,7 +392,7 @@ def test_when_the_work_is_done_those_that_waited_are_sent_home():
 
 
 def test_a_cut_that_moves_lets_others_go_on():
-    """b waits; then a loses c, and reaches b: c waits instead, for its state is no older than that of a."""
+    """First b waits. Then a loses c but reaches b again: c waits instead, because a's state is as new as c's."""
     driver = started()
     cut(driver, ("b", "c"), ("a", "b"), rank=1, by=0)
     assert driver.ranks() == {0: 0, 2: 1}
@@ -402,7 +402,7 @@ def test_a_cut_that_moves_lets_others_go_on():
 
 
 class Network:
-    """Six pairs of four hosts, some of which are cut. Workers and hosts behave as they would there."""
+    """Simulated network: four hosts with six links, some of which are cut, and workers that react to the driver."""
 
     def __init__(self):
         self.driver = started(dict.fromkeys("abcd", 1), num_proc=4)

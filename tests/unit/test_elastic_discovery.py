@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HostDiscovery and HostManager as programs use them that start the workers of an elastic job themselves."""
+"""HostDiscovery and HostManager, as used by programs that start the workers of an elastic job themselves."""
 
 import pytest
 

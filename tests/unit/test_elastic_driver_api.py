@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ElasticDriver and RendezvousServer as programs use them that start workers themselves; here workers are threads.
+"""ElasticDriver and RendezvousServer, as used by programs that start workers themselves.
 
-Jobs of real processes are in tests/faults/test_elastic_driver_api.py.
+Here the workers are threads. tests/faults/test_elastic_driver_api.py uses real processes.
 """
 
 import base64
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def driven():
-    """Makes drivers, and stops them."""
+    """Return a function that creates drivers; stop them after the test."""
     drivers = []
 
     def make(hosts, *limits, rendezvous=None, **options):
@@ -77,13 +77,13 @@ def test_programs_that_never_meet_are_a_job_too(driven):
 
 
 class Ways:
-    """What the workers do, by host and slot; they meet, then wait for their end or for another meeting."""
+    """Scripted workers by host and slot: each joins a rendezvous, then waits for its end or the next rendezvous."""
 
     def __init__(self, driver):
         self.driver = driver
         self.changed = threading.Condition()
         self.ends, self.again, self.started = {}, {}, []
-        self.held = set()  # workers that are started here do not ask for a place yet
+        self.held = set()  # slots whose new workers do not request a rank yet
 
     def work(self, slot, events):
         with self.changed:
@@ -118,7 +118,7 @@ def test_a_lost_worker_leads_to_a_new_plan_and_is_made_up_for(driven):
     driver.start(3, ways.work)
     await_that(lambda: driver._rendezvous.init.call_count == 1)
     assert (driver.world_size(), driver.local_size("a")) == (3, 3)
-    ways.held.add(("a", 1))  # a replacement that asks early would be in the second plan
+    ways.held.add(("a", 1))  # a replacement that requests a rank early would be in the second plan
     ways.end(-9, ("a", 1))
     ways.meet_again(2, ("a", 0), ("a", 2))
     await_that(lambda: ways.started.count(("a", 1)) == 2)
@@ -128,7 +128,7 @@ def test_a_lost_worker_leads_to_a_new_plan_and_is_made_up_for(driven):
     assert not driver.has_rank_assignment("a", 1), "the replacement waits for the next plan"
     assert driver.get_slot_info("a", 1) == SlotInfo("a", -1, -1, -1, -1, -1, -1)
     ways.held.clear()
-    for rounds in range(3, 100):  # the replacement is in the first plan after it has asked
+    for rounds in range(3, 100):  # the replacement is in the first plan made after its request
         ways.meet_again(rounds, ("a", 0), ("a", 2))
         await_that(lambda: driver._rendezvous.init.call_count == rounds)  # noqa: B023 - it is called at once
         if driver.world_size() == 3:

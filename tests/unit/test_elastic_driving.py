@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's own loop, with a rendezvous and a placer that do nothing."""
+"""The driver's event loop, with a rendezvous and a process launcher that do nothing."""
 
 from contextlib import closing
 from unittest.mock import Mock

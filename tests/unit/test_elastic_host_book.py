@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts an elastic job can use, by table and in random orders of events: no process, no socket, no clock."""
+"""Which hosts an elastic job can use: a table and random orders of events, without processes, sockets or a clock."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from horovod.launcher.elastic import host_book as b
 
 
 class Keeper:
-    """Feeds events, keeps what was decided."""
+    """Driver of a host book: feeds it events and keeps its state."""
 
     def __init__(self, rest_s=b.REST_S):
         self.book, self.now = b.Book(rest_s), 0.0
@@ -76,7 +76,8 @@ def test_a_host_that_is_taken_away_is_shut_when_nobody_runs_there():
     keeper = opened({"x": 2, "y": 1})
     assert keeper.tell(b.Found({"y": 1})) == [b.Offer({"y": 1}, 0)]
     assert keeper.tell(b.Pass(frozenset({"x", "y"}))) == []
-    assert keeper.tell(b.Found({"x": 1, "y": 1})) == [b.Offer({"x": 1, "y": 1}, 0)]  # back, still open
+    # The host is offered at once, because it is back before it was closed.
+    assert keeper.tell(b.Found({"x": 1, "y": 1})) == [b.Offer({"x": 1, "y": 1}, 0)]
     keeper.tell(b.Found({"y": 1}))
     assert keeper.tell(b.Pass(frozenset({"y"}))) == [b.Shut("x")]
     assert keeper.tell(b.Found({"x": 1, "y": 1})) == [b.Open(("x",)), b.Offer({"y": 1}, 1)]
@@ -107,12 +108,12 @@ events = st.one_of(
 @given(steps=st.lists(st.tuples(events, st.sampled_from([0.0, 1.0, 15.0])), max_size=40))
 def test_whatever_happens(steps):
     keeper = Keeper()
-    busy_with, offered = set(), ({}, 0)  # hosts that somebody opens or holds open
+    busy_with, offered = set(), ({}, 0)  # hosts that are being opened or are open
     for event, later in steps:
         if isinstance(event, (b.Opened, b.NotOpened)):
             entry = keeper.book.entries.get(event.host)
             if entry is None or entry.standing is not b.Standing.OPENING:
-                continue  # nobody is opening it
+                continue  # the host is not being opened
         if isinstance(event, b.NotOpened):
             busy_with.discard(event.host)
         for action in keeper.tell(event, later):

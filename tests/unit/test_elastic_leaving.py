@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of an elastic job that report an exception before they end: the driver's decisions, by table."""
+"""The elastic driver's decisions about workers that report an exception before they exit, by table."""
 
 import signal
 
@@ -11,14 +11,14 @@ from horovod.launcher.elastic import membership as m
 
 
 def raise_in(driver, birth, **more):
-    """A worker reports an exception, and its thread still answers while its process does not end."""
+    """Let a worker report an exception without exiting; the other members then request ranks."""
     driver.tell(m.Leaves(birth, "raised ValueError: boom", **more))
     for other in [other for other in driver.state.members if other != birth]:
         driver.tell(m.Ready(other))
 
 
 def answer_until_killed(driver, birth, limit_s=20):
-    """The seconds until a worker that answers all questions is killed."""
+    """Let a worker answer each liveness question; return the seconds until the driver kills it."""
     began = driver.now
     while driver.now < began + limit_s:
         wait_s = driver.state.next_time() - driver.now

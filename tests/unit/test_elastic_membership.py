@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elastic driver's decisions, by table and in random orders of events: no process, no socket, no clock."""
+"""The elastic driver's decisions: a table and random orders of events, without processes, sockets or a clock."""
 
 import signal
 import string
@@ -172,7 +172,7 @@ def test_a_host_with_fewer_slots_keeps_its_senior_workers_whatever_their_slots()
     for birth in (1, 2):
         driver.tell(m.Ready(birth))
     assert driver.ranks() == {1: 0, 2: 1}
-    driver.tell(m.Discovered({"a": 1}))  # slots 1 and 2 are gone, in which they were
+    driver.tell(m.Discovered({"a": 1}))  # the slots of both workers are removed
     driver.tell(m.Ready(1))
     (dismissed, announced) = driver.tell(m.Ready(2))
     assert (dismissed.birth, dict(announced.places).keys()) == (2, {1})
@@ -232,7 +232,7 @@ def test_a_host_that_is_gone_takes_its_workers_along():
 
 @pytest.mark.parametrize(("host", "lost"), [("b", [2]), ("a", [0])])
 def test_members_that_still_train_with_a_host_that_only_the_driver_lost_are_notified(host, lost):
-    """Also if rank 0, which hands out the state, is on that host."""
+    """The members are notified even if the lost host has rank 0, which broadcasts the state."""
     driver = Driver({"a": 1, "b": 2} if host == "a" else {"a": 2, "b": 1})
     driver.begin()
     driver.tell(m.HostGone(host, "its agent does not answer"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that come while others train: who stops for them, and when; those who never come; who failed first."""
+"""New workers of an elastic job: when the others stop for them, workers that never arrive, and causes of failures."""
 
 import signal
 
@@ -129,7 +129,7 @@ def test_a_worker_that_does_not_come_to_the_meeting_is_awaited_like_one_that_fal
     assert limit(True, GLOO_TIMEOUT_SECONDS="4") == 4
 
 
-# Whose failure it was
+# Causes of failures
 
 
 def test_the_first_failure_is_the_cause_and_not_who_lost_it_and_ended_earlier():
@@ -172,14 +172,14 @@ def test_a_member_that_does_not_answer_while_others_wait_for_it_is_fenced_and_on
     for birth in range(4):
         driver.tell(m.Listens(birth))
     driver.tell(m.Ended(1, 137, "killed"))
-    driver.tell(m.Ready(0, lost=Loss(1)))  # 2 is busy, 3 is frozen: nobody has lost them
+    driver.tell(m.Ready(0, lost=Loss(1)))  # worker 2 is busy, worker 3 is frozen; no member has reported their loss
     assert driver.tell(m.Tick(), later=0.9) == []
     assert driver.state.next_time() == 1.0
     calls = []
     for _ in range(3):
         calls += driver.tell(m.Tick(), later=1)
         driver.tell(m.Told(2, (0, 1, 1), waits=False))
-    reminder = m.Notify((0, 1, 2, 3), 0, REMOVED)  # for the one that is busy
+    reminder = m.Notify((0, 1, 2, 3), 0, REMOVED)  # for the worker that is busy
     assert calls == [*[m.Call((2, 3))] * 3, reminder]
     assert driver.tell(m.Tick(), later=1) == [m.Signal(3, signal.SIGKILL), m.Call((2, 3)), reminder]
     for _ in range(60):

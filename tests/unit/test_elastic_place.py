@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom an elastic worker accuses when its world has ended."""
+"""Which rank an elastic worker reports as lost when its world has ended."""
 
 import pytest
 
@@ -11,9 +11,9 @@ from horovod.common.joining.elastic_place import lost_rank_of
     ("error", "blamed"),
     [
         (HorovodInternalError("rank 3 is lost (on host 'a'): its process ended", lost_rank=3), 3),
-        (HorovodInternalError("UnknownError: rank 12 is lost (on host 'a')"), 12),  # as TensorFlow passes it on
+        (HorovodInternalError("UnknownError: rank 12 is lost (on host 'a')"), 12),  # as re-raised by TensorFlow
         (HorovodInternalError("something else"), None),
-        # It may only have been quicker to hear of somebody else's loss; a second later it would be killed for that.
+        # Rank 1 may only have noticed another rank's loss first. Reporting rank 1 would make the driver kill it.
         (HorovodInternalError("Horovod has been shut down: rank 1 (on host 'a') called shutdown", lost_rank=1), None),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place that the elastic driver plans for a worker: which one it is, and that nothing takes it for the truth."""
+"""Rank assignment that the elastic driver plans for a worker: its variables, and that nothing treats it as final."""
 
 import os
 import shlex
@@ -107,7 +107,7 @@ AGENT = [
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("hosts", ["localhost:2", "elsewhere:2"])
 def test_workers_of_this_and_of_other_hosts_have_the_variables_when_they_start(hosts):
-    """In the place of ssh, the host elsewhere is this machine."""
+    """Use a command that runs on this machine instead of ssh to simulate the other host."""
     assert set(that_travel(PLANNED)) == set(PLANNED)
     flags = ["-np", "2", "--min-np", "2", "-H", hosts]
     done = horovodrun(*flags, "sh", "-c", SHOW, env={"HOROVOD_SSH_COMMAND": shlex.join(AGENT)}, limit_s=40)

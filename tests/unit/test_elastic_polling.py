@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a discovery script may print, and how the limits of an elastic job are read."""
+"""Valid output of a discovery script, and parsing of an elastic job's limits."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def test_fault_10_a_slow_or_endless_script_is_ended_with_what_it_started(script,
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_script_that_has_ended_is_read_to_its_end_though_its_child_holds_stdout(code):
-    """The child ends by itself once nobody reads its input, which the script has from this test."""
+    """The child holds the script's stdout open; it ends when this test closes the pipe that it reads."""
     held, release = os.pipe()
     child = f"(read line < /proc/{os.getpid()}/fd/{held}) &"
     script = Script(f"{child} echo a:2; printf b:1; echo no cluster >&2; exit {code}", None, limit_s=patience(60))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM in a worker: put off until a commit, unless the driver, a second one or time says otherwise."""
+"""SIGTERM in an elastic worker: delayed until a commit, unless the driver refuses, a second one comes or time is up."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ print("not reached")
     ("case", "printed"),
     [
         ("second", "asked\n"),
-        ("grace", None),  # it may end before it prints
+        ("grace", None),  # the process may end before it prints
         ("user", "own handler\nasked\n"),
         ("refused", None),
     ],

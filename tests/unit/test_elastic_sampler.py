@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ElasticSampler under any schedule of workers that come, go and die: nothing is lost, and little is repeated."""
+"""ElasticSampler with workers that join, leave and fail: no sample is lost, and only padding is repeated."""
 
 from collections import Counter
 
@@ -12,19 +12,19 @@ pytest.importorskip("torch")
 from horovod.torch.elastic import sampler as sampler_module
 from horovod.torch.elastic.sampler import ElasticSampler
 
-# What ends a generation: after so many batches; a loss (back to the last commit) or an interrupt at a commit; and the
-# number of workers of the next one.
+# Each change ends a generation: (batches until then, whether it is a loss, number of workers of the next generation). A
+# loss returns to the last commit; any other change happens at a commit.
 CHANGES = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.integers(1, 5)), max_size=6)
 
 
 class Epoch:
-    """One epoch as all ranks live it. `seen` is what the committed state has been trained on."""
+    """Simulation of one epoch on all ranks. `seen` counts the samples that the committed state was trained on."""
 
     def __init__(self, samples, batch, every, seed):
         self.samples, self.batch, self.every, self.seed = samples, batch, every, seed
         self.state = {"epoch": 0, "processed_num": 0}
         self.seen = Counter()
-        self.computed = Counter()  # also what was thrown away
+        self.computed = Counter()  # samples of all computed batches, including those that a loss discarded
         self.thrown_away = self.padding = 0
 
     def shares(self, size):
@@ -37,10 +37,10 @@ class Epoch:
         return samplers
 
     def live(self, size, most, is_loss):
-        """A generation of at most so many batches. True if the epoch is over."""
+        """Run a generation of at most `most` batches; return True if the epoch is over."""
         samplers = self.shares(size)
         lists = [list(sampler) for sampler in samplers]
-        assert len({len(one) for one in lists}) == 1  # all do the same number of steps
+        assert len({len(one) for one in lists}) == 1  # all ranks do the same number of steps
         left = self.samples - min(self.samples, self.state["processed_num"])
         self.padding += sum(map(len, lists)) - left
         assert sum(map(len, lists)) - left < size
@@ -87,5 +87,5 @@ def test_nothing_is_lost_and_only_padding_is_repeated(samples, batch, every, see
         sampler_module.rank, sampler_module.size = before
     assert set(epoch.seen) == set(range(samples))
     repeated = epoch.seen.total() - samples
-    assert repeated < max(sizes)  # only the last reshare's padding is ever reached
+    assert repeated < max(sizes)  # only the padding of the last distribution is used
     assert epoch.computed.total() - samples <= epoch.thrown_away + repeated

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets from one generation of an elastic job to the next: who takes whose place, and what is left of a set."""
+"""Process sets across generations of an elastic job: which new worker takes a lost one's rank in a set."""
 
 import gc
 
@@ -11,7 +11,7 @@ from horovod.common.process_sets import ProcessSet
 
 
 class Job:
-    """Workers that meet again and again, each with what it remembers."""
+    """Simulated job: workers that rendezvous repeatedly, each with its memory of process sets."""
 
     def __init__(self) -> None:
         self.heritages: dict[int, Heritage] = {}
@@ -21,7 +21,7 @@ class Job:
     def meet(
         self, *births: int, hosts: dict[int, str] | None = None, passed: dict[int, list[ProcessSet]] | None = None
     ):
-        """The next generation, survivors first, as the driver has it. What it agrees upon."""
+        """Start the next generation with the survivors first, like the driver; return what the workers agree on."""
         self.generation += 1
         self.members = [birth for birth in self.members if birth in births]
         self.members += [birth for birth in births if birth not in self.members]
@@ -80,7 +80,7 @@ def test_the_same_host_comes_first():
     agreed = job.meet(0, 2, 4, 5, hosts=hosts)
     assert job.workers_of(agreed, 0) == {5}
     assert job.workers_of(agreed, 1) == {4}
-    assert job.meet(0, 2, 4, 5, 6, hosts=hosts).vacant == ()  # a worker more than ever: in no set
+    assert job.meet(0, 2, 4, 5, 6, hosts=hosts).vacant == ()  # one worker more than ever before belongs to no set
     del sets
 
 
@@ -100,7 +100,7 @@ def test_a_set_that_nobody_refers_to_is_gone_unless_it_was_passed_to_init():
     job.add((0,), by_init=True)
     job.add((1,))
     held = job.add((0, 1))
-    del held[0]  # worker 1 still has it
+    del held[0]  # worker 1 still holds the set
     gc.collect()
     agreed = job.meet(0, 1)
     assert [one.key for one in agreed.sets] == [(0, 0), (0, 2)]
@@ -139,7 +139,7 @@ def test_a_script_may_add_its_sets_again_once_in_each_generation():
     st.randoms(use_true_random=False),
 )
 def test_places_are_never_lost_or_doubled(sizes, random):
-    """Whatever comes and goes: a set has as many places as ever, and each worker at most one of them."""
+    """In every generation a set keeps its number of members, and each worker is in at most one of these sets."""
     job = Job()
     births = list(range(4))
     job.meet(*births)
@@ -156,7 +156,7 @@ def test_places_are_never_lost_or_doubled(sizes, random):
         assert {birth for birth in places if birth not in present} == {birth for birth, _ in agreed.vacant} & set(
             places
         )
-        # Nobody is left out while a place is free.
+        # A new worker is left out only if no membership is vacant.
         assert not agreed.vacant or set(fresh) <= set(places)
     del first, second
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spares, workers that are preempted, and workers without progress: what the elastic driver decides."""
+"""The elastic driver's decisions about spares, preempted workers and workers without progress."""
 
 import pytest
 from faultkit.membership import Driver, kinds
@@ -15,7 +15,7 @@ from horovod.launcher.options import JobOptions
 
 
 def with_spares(hosts, spares=1, **limits):
-    """A job of 3 whose spares wait."""
+    """Start an elastic job with spares; return its driver."""
     driver = Driver(hosts, spares=spares, **limits)
     driver.begin()
     return driver
@@ -73,8 +73,8 @@ def test_nobody_waits_for_a_mere_replacement():
 @pytest.mark.parametrize(
     ("slots", "spares", "limits", "members"),
     [
-        (6, 2, {}, 4),  # what is left of the slots trains
-        (3, 2, {}, 3),  # who was asked for comes first
+        (6, 2, {}, 4),  # all slots except the spares' train
+        (3, 2, {}, 3),  # the requested workers come before spares
         (9, 1, {"max_num_proc": 4}, 4),
         (4, 0, {}, 4),
     ],
@@ -250,8 +250,8 @@ def test_a_worker_that_others_wait_for_is_reported_once_with_its_stack():
     ("waits", "reported", "killed"),
     [
         ([True, False, True], [1], [1]),
-        ([True, True, True], [0, 1, 2], []),  # each waits for another: nobody is to blame
-        ([False, False, False], [0, 1, 2], []),  # all are busy elsewhere: killing them all helps nobody
+        ([True, True, True], [0, 1, 2], []),  # each worker waits for another one, so none can be blamed
+        ([False, False, False], [0, 1, 2], []),  # all are busy; killing all of them would not help
     ],
 )
 def test_who_is_to_blame_and_who_is_killed(waits, reported, killed):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic states and the loop around a training function, without other processes: the world is played."""
+"""Elastic states and the loop around a training function, in one process with a simulated world."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_keywords_are_attributes_that_can_be_saved_and_restored():
     state.save()
     state.seen.append(4)
     state.restore()
-    state.seen.append(5)  # what was restored is a copy too
+    state.seen.append(5)  # the restored value is a copy too
     state.restore()
     assert (state.epoch, state.seen) == (3, [1, 3])
 
@@ -78,7 +78,7 @@ def test_commit_saves_and_then_interrupts(updates, skip_sync):
     state.epoch = 2
     state.restore()
     assert state.epoch == 1
-    state.commit()  # heard once
+    state.commit()  # each notification interrupts once
 
 
 def test_rank_0_decides_for_all():
@@ -91,7 +91,7 @@ def test_rank_0_decides_for_all():
 
 
 class Played(ObjectState):
-    """Writes down what the loop does with it."""
+    """State that logs what the loop does with it."""
 
     def __init__(self, log):
         self.log = log
@@ -110,7 +110,7 @@ class Played(ObjectState):
 
 
 def play(*outcomes):
-    """Run a function that ends each time as told; what happened, and the result."""
+    """Run a function that ends with the given outcomes, one for each call; return the log and the result."""
     log, ends = [], list(outcomes)
     state = Played(log)
     state.register_reset_callbacks([lambda: log.append("callback")])
@@ -144,7 +144,7 @@ def test_a_lost_worker_restores():
 def test_added_hosts_sync_and_removed_ones_do_not():
     log, (_, epoch, _, _) = play(HostsUpdatedInterrupt(True), HostsUpdatedInterrupt(False), "done")
     assert log == ["sync", "train", *RESET, "train", *RESET, "sync", "train"]
-    assert epoch == 1  # removed: 1 is kept; added: all go back to what rank 0 has saved
+    assert epoch == 1  # after the removal the state keeps 1; after the addition all ranks return to what rank 0 saved
 
 
 def test_a_loss_after_a_removal_syncs_again():
@@ -211,7 +211,7 @@ def test_public_import_paths():
 
 
 def test_a_sync_that_fails_halfway_leaves_what_was_saved(monkeypatch):
-    """Rank 0's commit may be another one: half of each would be a state that no rank has ever had."""
+    """Rank 0's commit may differ from this rank's. A mixture of both would be a state that no rank ever had."""
     from horovod.numpy import elastic as numpy_elastic
 
     def halfway(arrays, root):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples without a package that they need say what to install."""
+"""Examples report which missing package to install."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-TUTORIAL = EXAMPLES / "keras" / "tensorflow_tutorial.py"  # one without a main function
+TUTORIAL = EXAMPLES / "keras" / "tensorflow_tutorial.py"  # an example without a main function
 
 
 def is_program(path):
@@ -22,7 +22,7 @@ PROGRAMS = sorted(filter(is_program, EXAMPLES.rglob("*.py")))
 
 
 def imported_by(path):
-    """The packages that a program, or a module beside it, imports at its start, the standard library's left out."""
+    """Return the packages outside the standard library that a program imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -34,7 +34,7 @@ def imported_by(path):
 
 @pytest.fixture
 def missing(monkeypatch):
-    """Call it with the names of packages that must seem not to be installed."""
+    """Return a function that makes packages look uninstalled, given their names."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ranks of hosts share an exchange: who owns what, and that splits of all ranks fit together."""
+"""Division of an exchange among the ranks of hosts: owners of the shares, and splits that match on all ranks."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def test_the_owners_of_a_share_are_one_rank_of_each_host(hosts):
     owners = [one for one in ranks if one.mine is not None]
     assert len(owners) == ranks[0].count * ranks[0].hosts
     for one in owners:
-        assert one.peers == sorted(one.peers)  # an alltoall sends to ranks in their order
+        assert one.peers == sorted(one.peers)  # alltoall needs the ranks in ascending order
         assert {hosts[peer] for peer in one.peers} == set(hosts)
         assert all(ranks[peer].mine == one.mine and ranks[peer].peers == one.peers for peer in one.peers)
         assert ranks[one.peers[one.peer_index]] is one

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks of a foreign launcher find each other: the job's name, the private note, and every refusal."""
+"""How ranks started by other launchers find each other: the job's name, the rendezvous file, and all refusals."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from horovod.common.joining import introduction, note
 from horovod.common.joining.identity import job_identity
 from horovod.common.rendezvous.client import RendezvousError
 
-# As the launchers really set them, less what nobody reads.
+# The variables that the launchers really set, without those that this project does not read.
 OPEN_MPI_5 = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
@@ -88,14 +88,14 @@ def introduced(environ, timeout="20"):
 
 
 def introduce(environ, timeout="20"):
-    """The meeting place, once this rank has been told."""
+    """Return the address of the rendezvous once this rank knows it."""
     with introduced(environ, timeout) as (place, _):
         return place
 
 
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
-    """An XDG_RUNTIME_DIR, and a process that has not been introduced yet."""
+    """Yield an environment with an XDG_RUNTIME_DIR, in a process that does not know its rendezvous yet."""
     monkeypatch.setattr(introduction, "_known", None)
     yield {"XDG_RUNTIME_DIR": str(tmp_path)}
     while introduction._servers:
@@ -180,7 +180,7 @@ def test_the_way_depends_only_on_what_all_ranks_see_alike(environ, mpi4py, way, 
 
 
 class Communicator:
-    """Of rank 1: `stuck` is what never completes."""
+    """Stand-in for rank 1's MPI communicator. `stuck` names the operation that never completes."""
 
     def __init__(self, stuck=""):
         self.begun, self._stuck = [], stuck
@@ -210,7 +210,7 @@ def broadcast(monkeypatch):
 
 
 def test_a_broadcast_is_over_when_all_have_it(broadcast):
-    """Until then nobody leaves MPI: some libraries send only while they are called."""
+    """The rank that has received the broadcast waits in a barrier: some MPI libraries send only during MPI calls."""
     comm = Communicator()
     assert broadcast(comm) == PLACE
     assert comm.begun == ["Ibcast", "Ibarrier"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name and signature of Horovod's Keras modules is there (data/keras_api.json); more parameters may follow."""
+"""All public names of Horovod's Keras modules exist with at least the parameters in data/keras_api.json."""
 
 import importlib
 import os
@@ -11,19 +11,19 @@ from testkit.launcher import python
 from testkit.processes import run
 
 CONTRACT = contract_of("keras")
-# What refers to TensorFlow even where Keras runs on something else: the same name in another door.
+# Names that refer to TensorFlow with every backend. Tests of these names need TensorFlow as the backend.
 ONLY_ON_TENSORFLOW = {"TensorFlowKerasState"}
 
 
 def _is_installed(name: str) -> bool:
     spec = find_spec(name)
-    return spec is not None and spec.origin is not None  # a folder of that name is no package
+    return spec is not None and spec.origin is not None  # a folder without __init__.py is not a package
 
 
 BACKENDS = [name for name in ("jax", "torch", "tensorflow") if _is_installed(name)]
 
 
-@pytest.mark.filterwarnings("ignore")  # of the frameworks
+@pytest.mark.filterwarnings("ignore")  # warnings of the frameworks
 @pytest.mark.timeout(120)
 def test_names_and_signatures() -> None:
     if find_spec("tensorflow") is None:
@@ -40,7 +40,7 @@ def test_names_and_signatures() -> None:
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "tensorflow"])
 @pytest.mark.timeout(120)
 def test_only_the_backend_is_imported(backend: str) -> None:
-    """A program on PyTorch or JAX does not wait for TensorFlow, and needs none."""
+    """With the PyTorch or JAX backend, TensorFlow need not be installed, and importing it would be slow."""
     program = (
         "import sys, keras; before = set(sys.modules); import horovod.keras as hvd; added = set(sys.modules) - before;"
         f"assert not added & ({{'torch', 'jax', 'tensorflow'}} - {{'{backend}'}}), added;"

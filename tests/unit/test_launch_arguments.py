@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's command line and config file: what is accepted, who wins, what is refused and how."""
+"""horovodrun's command line and config file: accepted values, precedence, and refusals with their messages."""
 
 import re
 import warnings
@@ -220,7 +220,7 @@ def test_a_thread_affinity_of_one_number_is_an_int(tmp_path):
         value = parse(*words).thread_affinity
         assert (value, type(value)) == (3, int)
         assert environment(*words)["HOROVOD_THREAD_AFFINITY"] == "3"
-    assert parse("--thread-affinity", "2,3").thread_affinity == "2,3"  # one for each local rank
+    assert parse("--thread-affinity", "2,3").thread_affinity == "2,3"  # one core for each local rank
     assert parse().thread_affinity is None
 
 
@@ -298,7 +298,7 @@ def test_many_unknown_keys_are_counted(tmp_path, capsys):
 
 
 def test_aliases_make_no_small_file_large(tmp_path):
-    """Ten thousand million words, if anyone were to write them out."""
+    """The aliases would expand to ten thousand million words."""
     lists = ["&a0 [x, x, x, x, x, x, x, x, x, x]"]
     lists += [f"&a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     bomb = f"[{', '.join(lists)}]"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of the launcher under their old import paths: commands, threads, pipes, caches, hosts, settings."""
+"""Launcher helpers under Horovod's import paths: commands, threads, pipes, caches, hosts, settings."""
 
 import io
 import multiprocessing
@@ -93,7 +93,7 @@ def test_a_shell_and_its_children_are_terminated():
     shell.wait(LIMIT_S)
     shell.stdout.close()
     assert not living([child], limit_s=LIMIT_S)
-    safe_shell_exec.terminate_executor_shell_and_children(shell.pid)  # gone already: nothing happens
+    safe_shell_exec.terminate_executor_shell_and_children(shell.pid)  # the shell has ended, so nothing happens
 
 
 def test_threads():
@@ -147,7 +147,7 @@ def test_a_pipe_passes_bytes_and_text_between_one_writer_and_one_reader():
 
 
 class Watched(threading.Condition):
-    """Notes that a thread waits: it holds the lock until it really does."""
+    """Condition that sets `entered` when a thread waits. The thread holds the lock until it really waits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts, slots and the place of every rank."""
+"""Hosts, slots and the rank assignment."""
 
 import contextlib
 import os
@@ -137,7 +137,7 @@ def test_an_empty_hostfile_is_refused(tmp_path):
 
 @contextlib.contextmanager
 def as_user_without_rights():
-    """Drop root's right to read every file."""
+    """Run the block as a user who cannot read every file, even if root runs the tests."""
     uid = os.geteuid()
     if uid == 0:
         os.seteuid(NOBODY)
@@ -195,7 +195,7 @@ def test_a_batch_system_s_hosts_are_used_unless_others_are_named():
     assert plan_hosts(JobOptions(num_proc=1, hosts="c:1"), two) == [HostInfo("c", 1)]
     with pytest.raises(ValueError, match="Requested more processes"):
         plan_hosts(JobOptions(num_proc=5), two)
-    # An allocation of one host says which, but not how many processes a user may try there.
+    # A single allocated host does not limit the number of processes: if its slots are too few, this machine is used.
     assert plan_hosts(JobOptions(num_proc=2), two[:1]) == two[:1]
     assert plan_hosts(JobOptions(num_proc=4), two[:1]) == [HostInfo("localhost", 4)]
 

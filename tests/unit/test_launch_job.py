@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher's loop against a placer that answers in an order of our choosing."""
+"""The launcher's event loop, with a process launcher whose answers come in a scripted order."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from horovod.launcher.start.stop_signals import StopSignals, dropping, forwardin
 
 
 class SlowPlacer:
-    """Each call of `events` gives the next answers; the script says when they are there."""
+    """Scripted process launcher: each call of `events` returns the next element of `answers`."""
 
     left = ()
 
@@ -23,7 +23,7 @@ class SlowPlacer:
         self._always_readable, self._other_end = os.pipe()
         os.write(self._other_end, b".")
         self.is_over = False
-        self.ended_before = None  # answers that had not come yet when the tree was ended
+        self.ended_before = None  # answers that were not returned yet when `end` was called
 
     def fileno(self):
         return self._always_readable
@@ -54,7 +54,8 @@ def test_users_signals_are_dropped_before_and_after_they_have_a_receiver():
     received = []
     with dropping():
         dropped = [signal.getsignal(number) for number in numbers]
-        assert not set(dropped) & {signal.SIG_DFL, signal.SIG_IGN}  # either would do to this process, or to children
+        # SIG_DFL would end this process, and children would inherit SIG_IGN.
+        assert not set(dropped) & {signal.SIG_DFL, signal.SIG_IGN}
         for number in numbers:
             signal.raise_signal(number)
         with StopSignals() as signals:
@@ -68,7 +69,7 @@ def test_users_signals_are_dropped_before_and_after_they_have_a_receiver():
 
 
 def test_the_end_of_one_worker_does_not_hide_that_another_is_being_started():
-    """Else the job would be over, and the last workers killed, when programs end as fast as others start."""
+    """Otherwise the launcher would end the job while a worker is starting, if programs end as fast as others start."""
     placer = SlowPlacer([[Started(0, 100)], [Ended(0, 0)], [], [Started(1, 101)], [Ended(1, 0)]])
     slots = [SlotInfo("here", rank, rank, 0, 2, 2, 1) for rank in range(2)]
     spec = JobSpec(["true"], slots, {}, OutputOptions(size=2), ("127.0.0.1", 1))

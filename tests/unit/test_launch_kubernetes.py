@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts a launcher finds inside a pod of Kubeflow."""
+"""Hosts that the launcher finds inside a Kubeflow pod."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_hostfile_of_the_mpi_operator(tmp_path, notation):
     "variable", ["OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"]
 )
 def test_a_launcher_that_says_so_only_by_its_hostfile(tmp_path, variable):
-    """Kubeflow Trainer, and the first version of the MPI Operator."""
+    """Kubeflow Trainer and the first version of the MPI Operator set only the variable of a hostfile."""
     environ = {variable: str(tmp_path / "hostfile")}
     assert hosts_of(tmp_path, environ, hostfile="job-node-0-0.job slots=2\n") == [HostInfo("job-node-0-0.job", 2)]
 

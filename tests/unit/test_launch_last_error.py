@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of a failed worker: the user's frames of its last traceback, the error, and what to do."""
+"""Summary of a failed worker: the user's frames of its last traceback, the error, and the remedy."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ CRASH = "import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()\n"
 
 
 def error_of(tmp_path, source, *flags):
-    """What a program prints to stderr, between other lines."""
+    """Run a program; return the LastError that has read its stderr between other lines."""
     path = tmp_path / "train.py"
     path.write_text(source)
     done = subprocess.run([sys.executable, *flags, str(path)], capture_output=True, timeout=patience(30), check=False)
@@ -103,7 +103,7 @@ MISSING = "raise FileNotFoundError('data.csv\\nis not there')"
 @pytest.mark.parametrize(
     ("reason", "reported", "shown"),
     [
-        # The traceback shows the first line of the text alone.
+        # Only the first line of the message is taken from the traceback.
         (MISSING, r"raised FileNotFoundError: data.csv\nis not there", "FileNotFoundError: data.csv"),
         (f"raise OSError({'x' * 300!r})", f"raised OSError: {'x' * 180}...", f"OSError: {'x' * 300}"),
         ("class Mine(OSError): __module__ = 'my.errors'\nraise Mine", "raised Mine", "my.errors.Mine"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mpirun command of horovodrun --mpi."""
+"""The mpirun command line of horovodrun --mpi."""
 
 import os
 import sys
@@ -68,7 +68,7 @@ def test_flags_about_output_are_for_a_program_that_becomes_the_rank(implementati
     ("implementation", "hosts", "keeps"),
     [
         ("Open MPI", "localhost:2", True),
-        ("Open MPI", "localhost:1,far.invalid:1", True),  # it sends only variables that it is told to send
+        ("Open MPI", "localhost:1,far.invalid:1", True),  # Open MPI sends only the variables that -x names
         ("MPICH", "localhost:2", True),
         ("MPICH", "localhost:1,far.invalid:1", False),
     ],

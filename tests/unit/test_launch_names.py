@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other programs import from the launcher, and -np from a batch system."""
+"""Names that other programs import from the launcher, and the default of -np in a batch job."""
 
 import argparse
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long lines of a worker's output; test_launch_supervision.py has the others."""
+"""Long lines of a worker's output. Other tests of output are in test_launch_supervision.py."""
 
 from horovod.launcher.output import forwarding as output
 from horovod.launcher.output.forwarding import LineSplitter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a failed job is started anew, after which pause, and what is said about it."""
+"""When a failed job is restarted, how long the pause is, and which messages report it."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher says about hosts that have too few cores or threads for their ranks."""
+"""Warnings of the launcher about hosts with too few cores or threads for their ranks."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def said():
 
 @pytest.fixture
 def bounded(monkeypatch):
-    """A user who may run 100 processes and threads, of which 40 run."""
+    """Simulate a user limit of 100 processes and threads, 40 of which are in use."""
     monkeypatch.setattr(limits, "allowed_tasks", lambda: 100)
     monkeypatch.setattr(limits, "used_tasks", lambda enough: 40)
 

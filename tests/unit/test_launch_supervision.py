@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher decides when workers exit and signals come, and how it cuts output into lines. No process runs."""
+"""The launcher's decisions on exits and signals, and its splitting of output into lines. No process runs."""
 
 import signal
 
@@ -67,9 +67,10 @@ def test_fault_39_a_rank_that_has_reported_an_exception_is_the_cause_however_lat
     supervision = Supervision(grace_s=5)
     assert supervision.on_report(Exit(1, 3), 10)
     assert not supervision.on_report(Exit(2, 1), 10.1)
-    assert (supervision.deadline, supervision.state) == (None, State.RUNNING)  # it may take its time while others train
+    # The rank that reported may end later, while the others train.
+    assert (supervision.deadline, supervision.state) == (None, State.RUNNING)
     assert supervision.on_exit(Exit(0, 1, blames_peer=True), 11) is None
-    assert supervision.on_exit(Exit(2, 9), 12) is None  # an error that does not show that it only lost a peer
+    assert supervision.on_exit(Exit(2, 9), 12) is None  # this exit does not show that the rank only lost a peer
     assert supervision.on_time(15.9) is None
     assert supervision.on_time(16) == signal.SIGTERM
     assert supervision.on_exit(Exit(1, 143), 16.1) is None

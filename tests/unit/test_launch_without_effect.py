@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every flag of horovodrun does something, or says that it does not: in its help, in the docs and when it is used."""
+"""Every flag of horovodrun has an effect, or its help, the docs and a warning on use say that it has none."""
 
 import ast
 import inspect
@@ -19,12 +19,12 @@ from horovod.launcher.start.worker_environment import flag_environment
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "src" / "horovod" / "launcher"
-HOLDERS = ("args", "given", "options")  # what parsed flags are called
+HOLDERS = ("args", "given", "options")  # variables that hold parsed flags in the launcher's code
 DEFAULT_ANYWAY = {"use_gloo"}
 
 
 def reads_in(tree: ast.AST) -> Iterator[str]:
-    """Names in `options["name"]`, `options.get("name")` and `options.name`, but for those that are only checked."""
+    """Yield names read as `options["name"]`, `options.get("name")` or `options.name`, except in checks."""
     if isinstance(tree, ast.FunctionDef) and tree.name.startswith(("_check", "check_")):
         return
     for node in ast.iter_child_nodes(tree):
@@ -47,7 +47,8 @@ def reads_in(tree: ast.AST) -> Iterator[str]:
 def test_every_flag_is_read_or_listed_as_without_effect() -> None:
     files = [file for file in LAUNCHER.rglob("*.py") if file.name != "arguments.py"]
     read = {name for file in files for name in reads_in(ast.parse(file.read_text()))}
-    own = DEFAULTS.keys() - FLAG_SETTINGS.keys()  # the others become variables, all alike: the next test
+    # The flags in FLAG_SETTINGS become environment variables, which the next test checks.
+    own = DEFAULTS.keys() - FLAG_SETTINGS.keys()
     assert own - read - DEFAULT_ANYWAY == without_effect.FLAGS.keys()
     assert read & without_effect.FLAGS.keys() == set()
 

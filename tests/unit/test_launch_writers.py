@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output for readers who are slow, stalled or gone: who waits for whom, and what is said about what is lost."""
+"""Output to slow, stalled or closed readers: who waits for whom, and how lost output is reported."""
 
 import os
 import threading
@@ -25,12 +25,12 @@ def little_patience(monkeypatch):
 
 @pytest.fixture
 def much_patience(monkeypatch, little_patience):
-    """Where a reader takes everything, a busy machine is no reason to drop it."""
+    """Extend the patience, so that no output is dropped on a busy machine when the reader takes everything."""
     monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 20.0)
 
 
 class Reader:
-    """A destination that takes something only when it is told to."""
+    """Output destination that accepts data only after `take`."""
 
     def __init__(self, pieces=0, size=10):
         self.taken = b""
@@ -75,7 +75,7 @@ def test_nobody_listens_at_all():
 
 
 def test_a_slow_reader_has_all_the_time_it_takes(monkeypatch):
-    """All in all it takes longer than the patience, which begins anew with each piece."""
+    """The whole output takes longer than the patience, which starts again with each piece."""
     monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 4.0)
     out = Reader()
     output = UserOutput(out, Reader(1000))
@@ -130,9 +130,9 @@ def test_a_bar_stays_in_the_last_line_of_a_terminal_and_lines_appear_above_it():
     output = UserOutput(out, out, are_one=True, terminals=(InPlace(lambda: 20), None))
     output.stdout.show_bar((1, "stdout"), b"[1] 10%")
     output.stdout.show_bar((1, "stdout"), b"[1] 20%")
-    output.stdout.show_bar((1, "stdout"), b"[1] 20%")  # nothing new
+    output.stdout.show_bar((1, "stdout"), b"[1] 20%")  # unchanged bars are not written again
     output.say("word")
-    output.stdout.show_bar((0, "stderr"), b"[0] 5%")  # the lowest rank has the line
+    output.stdout.show_bar((0, "stderr"), b"[0] 5%")  # the bar of the lowest rank is shown
     output.stdout.show_bar((1, "stdout"), b"[1] 30%")
     output.stdout.show_bar((0, "stderr"), None)
     output.stdout.show_bar((1, "stdout"), None)

@@ -36,7 +36,7 @@ def test_an_exception_is_one_short_line(error, text):
 
 
 def raised(*errors):
-    """The last of these exceptions, each raised while the one before is handled."""
+    """Return the last of these exceptions; each is raised while the previous one is handled."""
     try:
         if errors[:-1]:
             try:
@@ -93,7 +93,7 @@ def test_each_worker_that_ends_reports_to_an_elastic_driver(monkeypatch):
     limit_s = leaving._REPORT_LIMIT_S
     for error, blames_peer in ((ValueError("boom"), False), (raised(lost, KeyError("x")), True)):
         monkeypatch.setattr(leaving, "_watch", leaving._Watch())
-        world = World(False)  # another rank's failure has ended it before
+        world = World(False)  # another rank's failure has ended this world already
         leaving._watch.members.add(world)
         leaving.tell(error, 3)
         leaving.tell(error, 3)

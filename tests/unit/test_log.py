@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logger "horovod": levels, lines like the engine's, and that a user's own configuration wins."""
+"""The "horovod" logger: levels, lines formatted like the engine's, and precedence of the user's configuration."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ def _is_of_pytest(handler: logging.Handler) -> bool:
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """Logging as nobody has configured it; afterwards as before."""
+    """Reset logging to an unconfigured state before the test; restore it afterwards."""
     root, ours = logging.getLogger(), log.logger
     before = ours.handlers[:], ours.level, log._our_level
     ours.handlers[:] = []

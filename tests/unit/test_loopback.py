@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check that this machine can connect to itself."""
+"""The launcher's check that this machine can connect to itself."""
 
 import errno
 import socket

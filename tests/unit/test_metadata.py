@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pip is told: extras for the frameworks that there is code for and no others, here and for `horovod`."""
+"""Package metadata: exactly the supported frameworks have extras, in this package and in `horovod`."""
 
 import re
 
@@ -16,7 +16,7 @@ def test_every_framework_has_an_extra_and_every_extra_has_code():
     frameworks = {"torch", "tensorflow", "keras", "jax", "mxnet"}
     assert frameworks <= extras
     ours = {"examples", "test", "test-torch", "dev", "docs", "mpi", "ray"}
-    assert extras - frameworks - ours == {"pytorch", "all-frameworks"}  # names that Horovod's users type
+    assert extras - frameworks - ours == {"pytorch", "all-frameworks"}  # aliases that Horovod's users know
 
 
 @pytest.mark.parametrize("project", [PROJECT, POINTER], ids=["khorovod", "horovod"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which MPI is there, and what is said where it cannot be opened."""
+"""Detection of the MPI library, and the reasons reported when it cannot be loaded."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from horovod.common import mpi_library
 
-# What mpi4py's module MPI does when it is imported, and what is found then.
+# Source of a fake mpi4py.MPI module, and the (version, error) that the detection returns for it.
 MODULES = {
     "there": ("Get_library_version = lambda: 'Open MPI v5.0.11, package: x\\nmore\\0'", ("Open MPI v5.0.11", "")),
     "no library": (

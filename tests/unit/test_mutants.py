@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/mutants: which mutants a seed picks, how a slice goes on, and what follows from a run."""
+"""scripts/mutants: the choice of mutants by seed, the continuation of a slice, and the verdicts."""
 
 import itertools
 import os
@@ -70,7 +70,7 @@ def test_a_second_slice_goes_on_with_the_next_undecided_mutant(tmp_path: Path) -
     writer.add(results.Judged(mutants[1], Verdict.VOID))
     writer.add(results.Judged(mutants[2], Verdict.SURVIVED))
     with file.open("a") as opened:
-        opened.write('{"is": "mutant", "verd')  # a slice was killed
+        opened.write('{"is": "mutant", "verd')  # the process was killed while it wrote this line
     found = results.read(file)
     assert found.begun == begun
     assert found.judged[0] == results.Judged(mutants[0], Verdict.UNIT, "a test", 1.5)
@@ -157,7 +157,7 @@ def test_equivalent_mutants_are_read_with_their_reasons(tmp_path: Path) -> None:
 def test_the_equivalent_mutants_that_are_declared_exist() -> None:
     declared = set(equivalents.read(ROOT / equivalents.FILE))
     assert all((ROOT / key.path).exists() for key in declared)
-    # Kernels for other processors are not mutated here.
+    # Kernels for other processors are not mutated on this machine.
     here = {key for key in declared if key.path in (*parts.engine_files(ROOT), *parts.python_files())}
     assert here <= {change.key for change in EVERY}
 
@@ -209,7 +209,7 @@ def test_a_run_of_all_tests_that_fails_is_repeated_and_one_of_related_tests_is_n
 
 
 class TreeWithoutSources(trees.Tree):
-    """Makes no mutant, so that each one survives what the control has passed."""
+    """Tree that applies no change, so that each mutant survives if the control passes."""
 
     def prepare(self, limit_s: float) -> None:
         self.root.mkdir(parents=True)
@@ -283,7 +283,7 @@ open({str(file)!r}, "w").write(str(child.pid))
 print("started", flush=True)
 time.sleep(100)
 """
-    done = run([sys.executable, "-c", parent], tmp_path, {}, 6)  # in which both must have started
+    done = run([sys.executable, "-c", parent], tmp_path, {}, 6)  # six seconds are enough for both processes to start
     assert done.ended is Ended.HANGS
     assert done.printed == "started\n"
     stat = Path(f"/proc/{file.read_text()}/stat")

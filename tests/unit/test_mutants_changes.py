@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/mutants: what it changes in a line of C++ or Python, and what it leaves as it is."""
+"""scripts/mutants: the changes that it makes to a line of C++ or Python, and the code that it leaves unchanged."""
 
 import difflib
 import re
@@ -87,7 +87,7 @@ EVERY = [change for lines in picks.all_changes(ROOT).values() for found in lines
 
 
 def cpp(line: str) -> list[str]:
-    """Return what becomes of this line of CPP."""
+    """Return the mutants of this line of CPP."""
     return after("x.cc", cpp_changes.changes_in("x.cc", CPP), line)
 
 

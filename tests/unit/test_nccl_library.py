@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of NCCL without a GPU."""
+"""Detection of NCCL and its version without a GPU."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from horovod.launcher import check_build
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No NCCL is loaded, installed or to be found."""
+    """Simulate a machine where NCCL is neither loaded nor installed."""
 
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
@@ -64,7 +64,7 @@ def test_a_wheel_tells_its_version_without_being_loaded(nowhere: None, monkeypat
 
 @pytest.fixture
 def site(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A made-up site directory with the file where wheels put it; its NCCL is 2.18.5."""
+    """Simulate an installed wheel: a site directory with an NCCL 2.18.5 at the wheel's path."""
     folder = tmp_path / "site-packages"
     file = folder / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     file.parent.mkdir(parents=True)

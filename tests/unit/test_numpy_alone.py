@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy door in a world of one, where every collective has an obvious answer; and what it refuses."""
+"""The NumPy API in a world of one rank, where each collective has an obvious result, and the errors that it raises."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ def world() -> Iterator[None]:
 
 
 def test_topology_of_one() -> None:
-    hvd.init()  # again: returns at once
+    hvd.init()  # a second call returns at once
     assert hvd.is_initialized()
     assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
@@ -228,7 +228,7 @@ def test_after_shutdown_everything_names_init() -> None:
 
 @pytest.mark.parametrize("mpi4py", [True, False])
 def test_what_is_built(mpi4py: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whether mpi4py is installed decides what could be used, not what is."""
+    """Check that mpi_built depends on mpi4py being installed, while mpi_enabled stays False."""
     if mpi4py:
         (tmp_path / "mpi4py").mkdir()
         (tmp_path / "mpi4py" / "__init__.py").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operations end: errors by class, and buffers that outlive an interrupted wait. With a scripted engine."""
+"""End of operations, with a scripted engine: exception classes, and buffers that outlive an interrupted wait."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from horovod.common.handles import HandleTable, Pending
 
 
 class ScriptedWorld:
-    """Raises what it was told to at each wait, then succeeds."""
+    """Stand-in for an engine world: each wait raises the next failure, then waits succeed."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)

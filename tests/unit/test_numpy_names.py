@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy door has the torch door's names, parameters and defaults."""
+"""The NumPy API has the names, parameters and defaults of horovod.torch."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ import horovod.numpy as hvd
 
 DEFAULTS = {"Compression.none": hvd.Compression.none, "global_process_set": hvd.global_process_set, "Average": 0}
 
-# Horovod's contract for horovod.torch, without what only a framework with autograd can have.
+# Horovod's signatures for horovod.torch, without those that need a framework with autograd.
 SET = "process_set=global_process_set"
 FACTORS = "prescale_factor=1.0, postscale_factor=1.0"
 COMPRESSION = "compression=Compression.none"
@@ -77,7 +77,7 @@ CONSTANTS = {"Average": 0, "Sum": 1, "Adasum": 2, "Min": 3, "Max": 4, "Product":
 def test_signature(name: str) -> None:
     parameters = list(inspect.signature(getattr(hvd, name)).parameters.values())
     expected = [part for part in re.split(r", ?", SIGNATURES[name]) if part]
-    # The door may offer more than the contract, but only behind it.
+    # The API may have additional parameters, but only after those of the contract.
     for parameter, text in zip(parameters, expected, strict=False):
         wanted, has_default, default = text.partition("=")
         assert parameter.name == wanted.lstrip("*")

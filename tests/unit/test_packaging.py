@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests for Kubernetes say what their APIs understand, and agree with the image that they run."""
+"""The Kubernetes manifests conform to the schemas of their APIs and match the image that they use."""
 
 import json
 import re
@@ -20,7 +20,7 @@ TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean"
 
 
 def problems(value, schema, where="$"):
-    """What is wrong with `value`, as lines that begin with the place."""
+    """Return the schema violations of `value` as lines that begin with the path of the field."""
     if "$ref" in schema:
         schema = SCHEMAS["parts"][schema["$ref"]]
     expected = TYPES[schema["type"]]
@@ -59,7 +59,7 @@ def schema_of(manifest):
 
 
 def pod_templates(value):
-    """Every pod's spec in a manifest."""
+    """Yield every pod spec in a manifest."""
     if isinstance(value, dict):
         if "containers" in value:
             yield value
@@ -77,7 +77,7 @@ def containers():
 
 
 def arguments():
-    """What every container and every TrainJob runs."""
+    """Yield the command and arguments of every container and every TrainJob."""
     for path in MANIFESTS:
         manifest = load(path)
         found = [container for pod in pod_templates(manifest) for container in pod["containers"]]
@@ -160,7 +160,7 @@ def test_hosts_as_the_operator_writes_them_for_our_job(tmp_path):
 
 
 def test_trainer_finds_its_jobs_and_containers():
-    """It goes by names, and would ignore others without a word."""
+    """Trainer finds jobs and containers by their names and silently ignores other names."""
     jobs = load(ROOT / "packaging/kubernetes/trainer-runtime.yaml")["spec"]["template"]["spec"]["replicatedJobs"]
     assert [job["name"] for job in jobs] == ["node", "launcher"]
     assert all(pod["containers"][0]["name"] == "node" for pod in pod_templates(jobs))
@@ -172,7 +172,7 @@ def test_the_clusters_of_kuberay_are_what_the_job_needs():
     spec = load(ROOT / "packaging/kubernetes/rayjob.yaml")["spec"]["rayClusterSpec"]
     (group,) = spec["workerGroupSpecs"]
     assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    # KubeRay takes the first container of each pod for Ray's.
+    # KubeRay takes the first container of each pod as Ray's container.
     assert [pod["containers"][0]["name"] for pod in pod_templates(spec)] == ["ray-head", "ray-worker"]
     assert group["template"]["spec"]["volumes"][0]["emptyDir"]["medium"] == "Memory"
     pinned = re.search(r"^ray==(.*)$", (ROOT / "constraints-test.txt").read_text(), re.MULTILINE)[1]
@@ -183,7 +183,7 @@ def test_the_check_finds_mistakes_in_a_job_of_kuberay():
     job = load(ROOT / "packaging" / "kubernetes" / "rayjob.yaml")
     cluster = job["spec"]["rayClusterSpec"]
     cluster["rayVersion"] = "newest"
-    cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0  # KubeRay takes texts only
+    cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0  # KubeRay accepts only strings
     del cluster["workerGroupSpecs"][0]["maxReplicas"]
     assert [line.partition(":")[0] for line in problems(job, schema_of(job))] == [
         "$.spec.rayClusterSpec.rayVersion",

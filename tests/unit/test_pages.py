@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation as a whole: every page can be reached from the front page, and links lead somewhere."""
+"""The documentation as a whole: every page is reachable from the front page, and no link is broken."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_every_decision_is_in_their_list():
     assert [name for name in sorted(decisions) if f"]({name})" not in index] == []
 
 
-# Tables to look things up in: of settings, differences and results; of every operation or method.
+# Reference pages: tables of settings, differences and results, and of every operation or method.
 REFERENCES = {"settings.md", "compatibility.md", "checked-numbers.md"}
 REFERENCES |= {"compression.md", "tensorflow.md", "keras.md", "jax.md"}
 MAX_WORDS = 1500
@@ -46,7 +46,7 @@ def test_no_page_is_long():
 
 
 def _words(page):
-    """Return how many words a page has, its programs and the lines of its tables excepted."""
+    """Return the number of words of a page, without its programs and tables."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return sum(any(character.isalnum() for character in word) for word in text.split())
 

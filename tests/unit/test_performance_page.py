@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The performance pages are made from stored lines alone, and their ratios are those of the lines."""
+"""The performance pages are generated from stored records alone, and show the ratios of these records."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def overview(tmp_path):
 
 
 def cells_after(page, heading):
-    """The rows of the first table under a heading, as lists of cells."""
+    """Return the rows of the first table below a heading, as lists of cells."""
     lines = page.split(f"# {heading}\n")[1].split("##")[0].splitlines()
     table = [line for line in lines if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets before, during and after their registration, in a world of one."""
+"""Process sets before, during and after their registration, in a world of one rank."""
 
 from collections.abc import Iterator
 from typing import Any

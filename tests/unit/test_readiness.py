@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a descriptor, also one above select()'s limit; and threads of the launcher that fail."""
+"""Waiting for a file descriptor, also above the limit of select(), and launcher threads that fail."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ ABOVE_SELECTS_LIMIT = 1500
 
 @pytest.fixture
 def ends():
-    """Two ends of a connection, of which one has a number that select() refuses."""
+    """Yield both ends of a socket pair; the descriptor of the first is above the limit of select()."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2 * ABOVE_SELECTS_LIMIT), limits[1]))
     one, other = socket.socketpair()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which address a host is known by, from what was tried."""
+"""Choice of a host's address from the results of connection attempts."""
 
 from horovod.launcher.remote.addresses import allowed, choose
 from horovod.launcher.remote.probing import Address, Attempt

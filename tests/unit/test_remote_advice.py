@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that cannot be used: the remedy fits the cause, and what they send cannot take over the terminal."""
+"""Hosts that cannot be used: the remedy matches the cause, and control characters in their output are escaped."""
 
 import re
 import shutil
@@ -71,7 +71,7 @@ def test_the_words_of_the_ssh_that_is_installed_are_known(key, remedy):
     assert remedy in advice_for(run(command).stderr.splitlines(), command, PYTHON)[0]
 
 
-GPUS = {"CUDA_VISIBLE_DEVICES": "0"}  # which `env -u` removes
+GPUS = {"CUDA_VISIBLE_DEVICES": "0"}  # the command unsets it with `env -u`
 KUBEXEC = {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}
 
 
@@ -112,7 +112,7 @@ def test_no_ssh_in_path_is_one_error_of_the_launcher(tmp_path):
     ("text", "shown"),
     [
         ("a \x1b[2J\x07\x00\x7f", r"a \x1b[2J\x07\x00\x7f"),
-        ("\x9b31m", r"\x9b31m"),  # one byte stands for ESC [
+        ("\x9b31m", r"\x9b31m"),  # this single character is equivalent to ESC [
         ("tab\tand\nline", "tab\tand\nline"),
         ("over\r", r"over\r"),
         ("right\u202eleft\u2028", r"right\u202eleft\u2028"),
@@ -167,7 +167,7 @@ def test_control_bytes_of_another_host_are_escaped_wherever_they_come_from():
         remote.wait(lambda _: False, patience(20))
         assert host.is_gone
         assert host.facts == {"version": r"1\x1b[2J", "addresses": [[r"eth\x07", "10.0.0.1"]], "cores": 2}
-        assert remote.answers["h", "listening"] == [7, b"\x1b"]  # bytes are never shown
+        assert remote.answers["h", "listening"] == [7, b"\x1b"]  # bytes are never displayed, so they are not escaped
         assert host.problem == "cannot work in \\x1b[5m\nthere"
         assert host.complaints()[0] == r"login \x1b]0;title\x07"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent serves the verbs in its table, and nothing else that a message may name."""
+"""The remote agent executes only the messages in its table of handlers."""
 
 import subprocess
 import sys

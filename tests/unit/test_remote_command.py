@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines that start agents, and what of the environment goes with them."""
+"""Command lines that start remote agents, and the environment variables that they pass on."""
 
 import shlex
 import subprocess
@@ -127,7 +127,8 @@ def test_the_hosts_that_batch_systems_set_aside():
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "5", "SLURM_JOB_NODELIST": "n[1-3]"}
     found = find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "2(x2),1"})
     assert found.hosts == (HostInfo("n1", 2), HostInfo("n2", 2), HostInfo("n3", 1))
-    assert find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "5"}).hosts == ()  # they do not belong together
+    # The node list has three nodes, but the task counts are for one.
+    assert find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "5"}).hosts == ()
     with pytest.raises(ValueError, match="SLURM_TASKS_PER_NODE='2x2' is not a list"):
         find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "2x2"})
     lsf = {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 4 b 2"}
@@ -191,6 +192,6 @@ def test_what_slurm_says_of_one_node_stays_there():
     of_node = {"SLURMD_NODENAME": "n1", "SLURM_PROCID": "0", "SLURM_STEP_ID": "3", "SLURM_CPU_BIND_LIST": "0x1"}
     of_job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"}
     assert that_travel(of_node | of_job) == of_job
-    chosen = {"ROCR_VISIBLE_DEVICES": "1"}  # by the user, unless Slurm gives the job GPUs
+    chosen = {"ROCR_VISIBLE_DEVICES": "1"}  # set by the user, unless Slurm gives the job GPUs
     assert that_travel(chosen) == chosen
     assert that_travel(chosen | {"SLURM_JOB_GPUS": "1"}) == {}

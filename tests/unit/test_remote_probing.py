@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts reach each other: probes on this machine, and rounds whose agents are stand-ins."""
+"""Which hosts reach each other: probes on this machine, and rounds with simulated agents."""
 
 import socket
 import time
@@ -12,7 +12,7 @@ from horovod.launcher.remote.addresses import Choice
 from horovod.launcher.remote.opening import LAUNCHER
 from horovod.launcher.remote.probing import Address, Listener, ProbeListener, Target, reach
 
-LIMIT_S = 4.0  # an answer may come late on a busy machine
+LIMIT_S = 4.0  # time limit of the probes; a busy machine may answer late
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def stack():
 
 @pytest.fixture
 def silent_port(stack):
-    """A listener whose queue of connections is full: it neither accepts nor refuses another one."""
+    """Return the port of a listener with a full backlog, which neither accepts nor refuses another connection."""
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
     for _ in range(3):
         filling = stack.enter_context(socket.socket())
@@ -85,7 +85,7 @@ def test_what_is_not_there_is_named():
 
 
 class Agents:
-    """A stand-in for RemoteHosts without any host."""
+    """Stand-in for RemoteHosts without any host."""
 
     def __init__(self):
         self.answers = {}

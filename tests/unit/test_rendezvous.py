@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rendezvous server and its client over real sockets, with friends, strangers and attackers."""
+"""The rendezvous server and its client over real sockets, with valid clients, strangers and attackers."""
 
 import gc
 import os
@@ -32,7 +32,7 @@ def connect(server):
 
 
 def meet_all(server, size, generation=0, versions=None):
-    """Let `size` ranks meet at once; a result or an exception for each."""
+    """Let `size` ranks meet at the same time; return a result or an exception for each."""
 
     def one(rank):
         try:
@@ -52,7 +52,7 @@ def stranger(server):
 
 
 def is_closed_by_server(sock):
-    """Wait until the server ends the connection."""
+    """Wait until the server closes the connection, then return True."""
     try:
         while sock.recv(4096):
             pass
@@ -83,7 +83,7 @@ def test_mixed_versions_are_refused_on_every_rank(server):
 
 def test_the_time_limit_names_the_missing_rank(server):
     started = time.monotonic()
-    # The limit is also that of connecting: an error about that would not name the rank.
+    # The time limit includes connecting. An error while connecting would not name the missing rank.
     with pytest.raises(RendezvousError, match=r"waited in vain for rank 1 of 2"):
         meet(ADDRESS, server.port, SECRET, 0, 2, 0, {}, 3)
     assert time.monotonic() - started < patience(10)
@@ -228,7 +228,7 @@ def test_fault_24_ten_thousand_connections():
 
 
 def authenticated_socket(server):
-    """A raw socket after the handshake, and the writer for its frames."""
+    """Return a raw socket after the handshake, and the writer for its frames."""
     sock = stranger(server)
     handshake = protocol.ClientHandshake(SECRET)
     sock.sendall(handshake.prove(sock.recv(protocol.HELLO_BYTES, socket.MSG_WAITALL)))
@@ -274,12 +274,12 @@ def test_no_threads_or_descriptors_leak():
     def descriptors():
         return len(os.listdir("/proc/self/fd"))
 
-    gc.collect()  # what earlier tests have left is not closed meanwhile
+    gc.collect()  # close objects of earlier tests now, so that the counts below stay stable
     threads, before = set(threading.enumerate()), descriptors()
     for _ in range(20):
         with Server(ADDRESS, secret=SECRET) as server:
             meet(ADDRESS, server.port, SECRET, 0, 1, 0, {}, 5)
-    assert set(threading.enumerate()) <= threads  # a thread of an earlier test may end meanwhile
+    assert set(threading.enumerate()) <= threads  # threads of earlier tests may end during this test
     assert descriptors() <= before
 
 

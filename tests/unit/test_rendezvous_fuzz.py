@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 24, by Hypothesis: whatever bytes come over a real socket, the rendezvous goes on serving its job."""
+"""Fault 24, with Hypothesis: the rendezvous keeps serving its job whatever bytes arrive on a real socket."""
 
 import socket
 import struct
@@ -65,7 +65,7 @@ def say(sock, pieces):
 @QUICK
 @given(st.lists(st.binary(max_size=300), max_size=5), st.booleans())
 def test_strangers(server, pieces, greeted):
-    """Before the handshake: any bytes in any cutting, with or without the right beginning."""
+    """Send arbitrary bytes in arbitrary pieces before the handshake, with or without the right first bytes."""
     authenticated = server.statistics.authenticated
     prefix = [protocol.ClientHandshake(SECRET).prove(protocol.ServerHandshake(SECRET).hello)[:8]] if greeted else []
     with socket.create_connection((ADDRESS, server.port), timeout=10) as sock:
@@ -85,7 +85,7 @@ def authenticated(server):
 @QUICK
 @given(LENGTHS, st.integers(0, 2**64 - 1), st.binary(max_size=200))
 def test_frames_of_one_who_lost_the_keys(server, length, sequence, rest):
-    """After the handshake: lengths up to 4 GiB, any sequence number, half frames."""
+    """Send frames with lengths up to 4 GiB, any sequence number or half a payload after the handshake."""
     sock, _ = authenticated(server)
     with sock:
         say(sock, [struct.pack("!IQ", length, sequence) + rest])
@@ -95,12 +95,12 @@ def test_frames_of_one_who_lost_the_keys(server, length, sequence, rest):
 @QUICK
 @given(OPERATIONS, REQUESTS)
 def test_messages_of_a_mad_worker(server, operation, request):
-    """An authentic frame may still hold nonsense: the answer is a refusal, and nobody else notices."""
+    """Send authentic frames with invalid messages: the server refuses them and keeps serving the other clients."""
     sock, writer = authenticated(server)
     message = {**request, "op": operation}
     try:
         frame = writer.frame(message)
-    except (TypeError, ValueError, OverflowError):  # what msgpack cannot say cannot be sent
+    except (TypeError, ValueError, OverflowError):  # msgpack cannot encode the message
         sock.close()
         return
     with sock:
@@ -126,7 +126,7 @@ def test_authentic_frames_of_random_bytes(server, payload):
 @QUICK
 @given(st.binary(min_size=protocol.HELLO_BYTES, max_size=200), st.binary(max_size=200))
 def test_a_client_believes_no_stranger(hello, rest):
-    """The other way round: what listens at the rendezvous's address is not the rendezvous."""
+    """Connect a client to a listener that is not the rendezvous: it must reject the listener."""
     with socket.create_server((ADDRESS, 0)) as listener:
         with socket.create_connection(listener.getsockname()) as sock:
             theirs, _ = listener.accept()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of meeting, by table: no socket, no clock."""
+"""The rules of a rendezvous, by table: without sockets or a clock."""
 
 import pytest
 

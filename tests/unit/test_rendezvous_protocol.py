@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rendezvous protocol without sockets: handshake, frames, and everything that must be refused."""
+"""The rendezvous protocol without sockets: handshake, frames, and all input that it must refuse."""
 
 import struct
 
@@ -90,7 +90,7 @@ def test_frames_survive_any_cutting(messages, cut):
 
 def test_a_flipped_bit_anywhere_is_noticed():
     frame = FrameWriter(KEY).frame({"a": 1})
-    for position in range(4, len(frame)):  # the first four bytes are the length: see the next test
+    for position in range(4, len(frame)):  # the next test covers the first four bytes, which hold the length
         damaged = bytearray(frame)
         damaged[position] ^= 1
         with pytest.raises(ProtocolError):

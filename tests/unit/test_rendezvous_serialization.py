@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 27: code travels only through the one audited file."""
+"""Fault 27: only the one audited file serialises code."""
 
 import re
 from pathlib import Path

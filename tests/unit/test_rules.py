@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the collectives: averaging, factors, shares, splits, roots."""
+"""Rules of the collectives: averaging, scale factors, shares, splits, root ranks."""
 
 from typing import Any
 

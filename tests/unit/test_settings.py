@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of settings: parsing, ranges, what reaches the engine, warnings about unknown names."""
+"""The table of settings: parsing, ranges, the values passed to the engine, and warnings about unknown names."""
 
 import re
 import runpy
@@ -15,7 +15,8 @@ from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "engine"
 PACKAGE = ROOT / "src" / "horovod"
-# Fields that stand for no variable, but for several, for a part of one, or for what is found or is so by its nature.
+# Engine settings without a variable of their own: they come from several variables, a part of one, or a detected or
+# fixed value.
 DERIVED = {"autotune_fixed", "engine_core", "nccl_bundled", "nccl_host_id", "launches_by_calls"}
 
 
@@ -144,7 +145,7 @@ def test_table_is_consistent() -> None:
 
 
 def test_what_the_engine_reads_is_in_both_lists_and_has_one_default() -> None:
-    """That of hvd/settings.h; the table's rows have none, and their ranges hold it."""
+    """Check that only hvd/settings.h has defaults, and that each default is within the range in the table."""
     engine = default_settings()
     ours = {setting.engine_field: setting for setting in TABLE if setting.engine_field}
     assert ours.keys() == engine.keys() - DERIVED
@@ -157,7 +158,7 @@ def test_what_the_engine_reads_is_in_both_lists_and_has_one_default() -> None:
 
 
 def test_the_engines_list_is_read_alike_with_and_without_a_compiler() -> None:
-    """scripts/settings-docs reads the header itself."""
+    """scripts/settings-docs parses the header itself, without a compiler."""
     script = runpy.run_path(str(ROOT / "scripts" / "settings-docs"))
     assert script["engine_defaults"]() == default_settings()
 
@@ -170,10 +171,11 @@ def test_every_field_of_the_engines_list_is_read_by_the_engine() -> None:
 
 
 def test_every_setting_is_read_or_says_that_it_is_not() -> None:
-    """Names in quotes, but for keys of what is written: `"NAME": value` and `["NAME"] = value`."""
-    lists = ("settings_table.py", "config_parser.py")  # which only name them
+    """Search for quoted names, except in what is written: `"NAME": value` and `["NAME"] = value`."""
+    lists = ("settings_table.py", "config_parser.py")  # these modules only list the names
     sources = "\n".join(file.read_text() for file in PACKAGE.rglob("*.py") if file.name not in lists)
-    names = set(re.findall(r'"(HOROVOD_\w+)"(?!: |\] = )', sources)) - {"HOROVOD_SECRET_KEY"}  # a name in Python
+    # HOROVOD_SECRET_KEY is a name in a Python module, not an environment variable.
+    names = set(re.findall(r'"(HOROVOD_\w+)"(?!: |\] = )', sources)) - {"HOROVOD_SECRET_KEY"}
     read = {name for name in names if not name.startswith(BUILD_TIME_PREFIXES)}
     by_engine = {setting.name for setting in TABLE if setting.engine_field}
     assert read - set(settings.BY_NAME) == set(), "not in the table"
@@ -181,7 +183,7 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
 
 
 def test_all_variables_of_the_engine_are_in_the_table() -> None:
-    """It reads none itself, but its texts name some."""
+    """Check that the engine never calls getenv and that its messages mention only settings of the table."""
     files = [file for file in ENGINE.rglob("*.cc") if file.relative_to(ENGINE).parts[0] not in ("tests", "fuzz")]
     assert len(files) > 50
     texts = "\n".join(file.read_text() for file in files)

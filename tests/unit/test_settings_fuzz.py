@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 30, for every setting: a value is accepted and in its range, or refused by name, value and range.
+"""Fault 30, for every setting: a value is accepted if it is in the range, or refused with name, value and range.
 
-The same for flags, keys of the config file, places and hosts. HVD_SETTINGS_EXAMPLES=10000 looks longer.
+Flags, keys of the config file, rank assignments and hosts are tested too. HVD_SETTINGS_EXAMPLES=10000 runs more
+examples.
 """
 
 import json
@@ -35,7 +36,7 @@ ODD = (
     *("\0", "1\0", "a\0b", "\ud800", "\udcff", "/tmp/\udcff", "\n", "1\n2", "$(reboot)", "; rm -rf /", "../" * 2000),
     *(str(2**power + more) for power in (7, 8, 15, 16, 31, 32, 53, 63, 64, 127) for more in (-1, 0, 1)),
 )
-# Not Hypothesis's own alphabet, whose table of all characters takes seconds to make.
+# A small alphabet, because Hypothesis takes seconds to build its default table of all characters.
 CHARACTERS = "aZz059 .,:;-_+/\\\"'$%&#@!*|>[]{}~\n\t\0\x1b\x7f\u00e9\u00bd\u0661\u2028\ud800\udcff\U0001d7d8"
 YAML_VALUES = ("[1]", "{a: 1}", "&a [*a]", "*a", "!!set {}", "!!int x", "!!binary x", "!x 1", "|\n  1", "1 # one", "'")
 WITH_FLAG = list(FLAG_SETTINGS.items())
@@ -43,7 +44,7 @@ NUMBERS = (int, float)
 
 
 def good(setting: Setting) -> st.SearchStrategy[str]:
-    """Valid values; Hypothesis likes the extremes."""
+    """Return a strategy of valid values; Hypothesis prefers the extremes."""
     if setting.type is bool:
         return st.sampled_from(["0", "1", "-1", "2", "9" * 30])
     if setting.choices:
@@ -60,7 +61,7 @@ def good(setting: Setting) -> st.SearchStrategy[str]:
 
 
 def anything(setting: Setting) -> st.SearchStrategy[str]:
-    """Odd texts, random ones, numbers of any size, valid values and what lies beside them."""
+    """Return a strategy of odd and random texts, numbers of any size, valid values and values next to the limits."""
     borders = [bound + step for bound in (setting.minimum, setting.maximum) if bound is not None for step in (-1, 0, 1)]
     return st.one_of(
         st.sampled_from(ODD),
@@ -92,7 +93,7 @@ def check_refusal(error: ValueError, setting: Setting) -> None:
 
 
 def check_text(error: ValueError, *beginnings: str) -> None:
-    assert type(error) is ValueError, error  # not a UnicodeError, which tells of Python's own troubles
+    assert type(error) is ValueError, error  # a UnicodeError would report an internal problem of Python
     assert str(error).startswith(beginnings), error
     assert str(error).isprintable(), error
     assert len(str(error)) < 1500, error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the table of settings accepts, engines can take: any mixture alone, all extremes at once with another one."""
+"""Engines accept what the table of settings accepts: random mixtures alone, all extremes at once with a peer."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +20,8 @@ LIMIT_S = 20.0
 HERE = "127.0.0.1"
 ALLREDUCE, FLOAT32, SUM = 0, 7, 1
 NUMBERS = [setting for setting in TABLE if setting.engine_field is not None and setting.type in (int, float)]
-MEMORY = ("HOROVOD_CHUNK_BYTES", "HOROVOD_CHUNK_SLOTS")  # theirs is really allocated
+# The test excludes these settings, because the engine would really allocate the memory.
+MEMORY = ("HOROVOD_CHUNK_BYTES", "HOROVOD_CHUNK_SLOTS")
 
 
 def whole(setting: Setting) -> st.SearchStrategy[str]:
@@ -44,16 +45,16 @@ def test_two_engines_take_all_extremes_at_once(end: str, shared: str) -> None:
     extremes = {setting.name: str(int(getattr(setting, end))) for setting in NUMBERS if setting.name not in MEMORY}
     worlds = pair(settings.load(extremes | {"HOROVOD_SHARED_MEMORY": shared}))
     try:
-        for _ in range(3):  # described in full, then by its cache slot, then express
+        for _ in range(3):  # first a full request, then one by cache slot, then one on the fast path without the leader
             check_sum(worlds, 1000)
-            check_sum(worlds, 1 << 21)  # 8 MiB: as much as ever goes with one message
+            check_sum(worlds, 1 << 21)  # 8 MiB: the maximum for a single message
     finally:
         at_once([world.close for world in worlds])
 
 
 @pytest.mark.parametrize("value", [-1, 2**32, 2**63, "1", None])
 def test_the_engine_itself_refuses_numbers_that_its_fields_cannot_hold(value: object) -> None:
-    """Whoever passes by the table."""
+    """Pass a number to the engine directly, without the table of settings."""
     with pytest.raises(ValueError, match="autotune_max_samples cannot hold this number"):
         World(
             rank=0,
@@ -89,7 +90,7 @@ def check_sum(worlds: Sequence[World], count: int) -> None:
 
 
 def at_once(calls: Sequence[Callable[[], None]]) -> None:
-    """Each in a thread of its own; then the first problem."""
+    """Run each call in a thread of its own, then raise the first exception."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], None]) -> None:

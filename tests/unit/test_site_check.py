@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of the documentation's site finds links that lead nowhere, and files that another host would serve."""
+"""The check of the documentation's site finds broken links and resources loaded from other hosts."""
 
 import sys
 

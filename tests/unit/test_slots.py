@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where commits are kept: two slots in turns, reused memory, whole copies."""
+"""Storage of commits: two alternating slots, reused memory, complete copies."""
 
 import threading
 from collections import OrderedDict
@@ -43,10 +43,10 @@ def test_what_is_interrupted_leaves_the_one_before():
     slots = Slots()
     slots.save([np.ones(3), 1])
     slots.save([np.full(3, 2.0), 2])
-    slots.prepare([np.full(3, 3.0), 3])  # and never kept
+    slots.prepare([np.full(3, 3.0), 3])  # and not saved
     assert slots.current[1] == 2
     with pytest.raises(TypeError):
-        slots.prepare([np.full(3, 4.0), threading.Lock()])  # in the middle
+        slots.prepare([np.full(3, 4.0), threading.Lock()])  # fails in the middle of the copy
     np.testing.assert_equal(slots.current, [np.full(3, 2.0), 2])
 
 

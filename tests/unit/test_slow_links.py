@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the slow link of the tests does to each frame."""
+"""How the simulated slow link of the tests treats each frame."""
 
 from testkit.slow_links import Cable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is suggested for misspelt flags, commands and programs, and how a program that cannot be run is explained."""
+"""Suggestions for misspelt flags, commands and programs, and explanations of programs that cannot be run."""
 
 import errno
 import os
@@ -150,7 +150,7 @@ def test_files_of_this_machine_explain_nothing_about_another_host(program):
 
 
 def test_a_script_whose_interpreter_is_there_is_blamed_for_nothing(program):
-    script = program(b"#!/bin/sh\n")  # on the host where it failed there may be no such file
+    script = program(b"#!/bin/sh\n")  # the failure may have been on another host, where the interpreter is missing
     assert not_run(errno.ENOENT, script) == (f"command not found: {script!r}", 127)
 
 

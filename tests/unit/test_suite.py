@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test` and `make test-all`: which tests they pick, which part starts when, and what they report."""
+"""`make test` and `make test-all`: the tests that they select, the order of their parts, and their reports."""
 
 import re
 import subprocess
@@ -57,7 +57,7 @@ ALONE, LATER = Part("alone", "", is_alone=True), Part("later", "", after=("one",
     ("waiting", "running", "succeeded", "chosen"),
     [
         ([ONE, TWO], [], [], ONE),
-        ([TWO, ONE], [ONE], [], None),  # otherwise small parts would always overtake it
+        ([TWO, ONE], [ONE], [], None),  # wait for two cores; otherwise small parts would always overtake this part
         ([TWO, WAITS], [ONE], [], WAITS),
         ([WAITS], [WAITS], [], None),
         ([ONE], [ONE, ONE], [], None),

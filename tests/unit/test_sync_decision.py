@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank hands out the state of an elastic training: every case that ranks can report, by table."""
+"""Which rank broadcasts the state of an elastic training: all cases that ranks can report, by table."""
 
 import re
 
@@ -112,9 +112,13 @@ def test_training_ends_on_all_ranks(name):
         (seen(3), seen(2), True),
         (seen(2), seen(3), False),
         (seen(2), seen(2), False),
-        (seen(3, 500), seen(20, 200), True),  # local folders of two hosts: the commits count
+        (seen(3, 500), seen(20, 200), True),  # the folders are local to two hosts, so the number of commits decides
         (seen(3, lineage=OTHER), seen(2), True),
-        (seen(3, commits=0), seen(2), True),  # a damaged file
+        (
+            seen(3, commits=0),
+            seen(2),
+            True,
+        ),  # the commits of a damaged file are unknown, so the numbers in the names decide
     ],
 )
 def test_newer(one, other, is_newer):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name and signature of Horovod's TensorFlow modules is there (data/tensorflow_api.json); more may follow."""
+"""All public names of Horovod's TensorFlow modules exist with at least the parameters in data/tensorflow_api.json."""
 
 import importlib
 import warnings
@@ -7,7 +7,7 @@ import warnings
 import pytest
 from contract import check, contract_of
 
-with warnings.catch_warnings():  # TensorFlow's own
+with warnings.catch_warnings():  # TensorFlow's own warnings
     warnings.simplefilter("ignore")
     import horovod.tensorflow as hvd
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other tests rely on: deadlines that show where everybody is, and ends that leave nothing behind."""
+"""The test tools: time limits that report the stack of every thread, and cleanup that leaves no process."""
 
 import os
 import re
@@ -73,7 +73,7 @@ sys.stdin.read()
             os.kill(starter.pid, signal.SIGKILL)
             assert not living([leader], patience(5))
     finally:
-        for left in mark.processes():  # of a killed starter's group, the kernel ends the leader alone
+        for left in mark.processes():  # the kernel ends only the leader of a killed starter's group
             left.kill()
 
 

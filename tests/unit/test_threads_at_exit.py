@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which errors of daemon threads stay silent while the program ends."""
+"""Which errors of daemon threads are not printed while the program ends."""
 
 import pytest
 
 from horovod.common.exceptions import HorovodMismatchError
 from horovod.common.threads_at_exit import came_of_leaving
 
-# As operations inside frameworks report that the world is gone: only the text arrives in Python.
+# Messages of framework operations after the world has ended. Python receives only the text.
 OF_LEAVING = [
     "Horovod has been shut down. Rank 1 finished while rank 0 still calls 'a'.",
     "HorovodAllreduce: Horovod has not been initialized; call hvd.init() first",

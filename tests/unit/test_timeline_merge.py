@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd timeline merge: one clock, processes of its own for each rank, files that were never finished."""
+"""hvd timeline merge: a common clock, a separate process for each rank, and incomplete files."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages that scripts make are as their scripts make them now."""
+"""The generated documentation pages are up to date."""
 
 import collections
 import re
@@ -27,7 +27,7 @@ def test_the_page_is_up_to_date(script, page):
 
 
 def test_the_page_of_checked_numbers_counts_as_pytest_does():
-    """Hypothesis repeats a test within one run, which pytest does not see."""
+    """Hypothesis runs several examples within one test, which pytest counts once."""
     collected = run([sys.executable, "-m", "pytest", "--collect-only", "-q", *COUNTED], cwd=ROOT)
     assert collected.returncode == 0, collected.stdout
     runs = collections.Counter(line.partition("[")[0] for line in collected.stdout.splitlines() if "::" in line)

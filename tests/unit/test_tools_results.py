@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd test` without starting ranks: wrong results are found, failures reach the exit code."""
+"""`hvd test` without starting ranks: it detects wrong results, and failures set the exit code."""
 
 import json
 

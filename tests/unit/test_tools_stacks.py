@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd stacks` and the worker's side of it: answers, and never harms a process that does not offer any."""
+"""`hvd stacks` and its handler in the worker: they report stacks and do not harm a process without the handler."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ wait_for_the_end()
 
 @contextmanager
 def worker(before="", source=WORKER):
-    """A process that waits for a line on its stdin, ready."""
+    """Run a ready process that waits for a line on its stdin."""
     command = python(source.replace("{before}", before))
     with Process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -44,7 +44,7 @@ def worker(before="", source=WORKER):
 
 
 def hvd_stacks(*words):
-    """Run the command; a busy machine may take long to let the worker answer."""
+    """Run `hvd stacks` with a long time limit, because a worker on a busy machine may answer late."""
     return CliRunner().invoke(app, ["stacks", "--time-limit", "20", *map(str, words)])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a process stands, from the variables of each launcher; and where its ranks meet."""
+"""A process's rank assignment from the variables of each launcher, and the address of the rendezvous."""
 
 import base64
 
@@ -63,7 +63,7 @@ LAUNCHERS = [
         },
         (6, 7, 0, 1, 6, 7),
     ),
-    # A plain python inside sbatch is not a parallel step, whatever the allocation holds.
+    # A Python process in sbatch without srun is not a parallel step, whatever the allocation contains.
     ("sbatch without srun", {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, 0, 1)),
 ]
 
@@ -89,9 +89,9 @@ OURS = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
     ("environ", "expected"),
     [
         (TORCHRUN, "torchrun"),
-        (TORCHRUN | SLURM, "torchrun"),  # srun torchrun
-        (TORCHRUN | OURS | {MARK: "RANK=0"}, "torchrun"),  # horovodrun torchrun
-        (TORCHRUN | OURS, "HOROVOD_* variables"),  # set by hand
+        (TORCHRUN | SLURM, "torchrun"),  # started by srun torchrun
+        (TORCHRUN | OURS | {MARK: "RANK=0"}, "torchrun"),  # started by horovodrun torchrun
+        (TORCHRUN | OURS, "HOROVOD_* variables"),  # the user set the variables
         ({name: TORCHRUN[name] for name in TORCHRUN if name != "TORCHELASTIC_RUN_ID"}, "no launcher"),
     ],
 )

@@ -15,7 +15,7 @@ from horovod.common.exceptions import HorovodWarning
 
 PLACE = {"RANK": 1, "WORLD_SIZE": 4, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}
 USE_CPU, DEEPSPEED = accelerate_on_cpu.VARIABLE, "ACCELERATE_USE_DEEPSPEED"
-# What matters of Accelerate: its package imports submodules, and two classes with a common state.
+# The relevant parts of Accelerate: a package that imports submodules, and two classes with a common state.
 STATE = """
 import os
 class PartialState:
@@ -33,7 +33,7 @@ class AcceleratorState:
 
 @pytest.fixture
 def worker(monkeypatch):
-    """Give the process the variables of rank 1 of 4, on a machine without accelerators or settings of Accelerate."""
+    """Set the variables of rank 1 of 4, on a machine without accelerators or settings of Accelerate."""
     for name in (*torchrun_variables.NAMES, torchrun_variables.MARK, "TORCHELASTIC_RUN_ID", "HOROVOD_SIZE", DEEPSPEED):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(USE_CPU, "to be put back")
@@ -49,7 +49,7 @@ def worker(monkeypatch):
 
 @pytest.fixture
 def package(worker, tmp_path):
-    """A package `accelerate` that can be imported, and a new watch over imports."""
+    """Create an importable package `accelerate` and a new import hook that watches for it."""
     folder = tmp_path / "accelerate"
     folder.mkdir()
     (folder / "__init__.py").write_text(
@@ -120,7 +120,7 @@ def test_the_variable_is_there_before_accelerate_reads_it(package):
     accelerate_on_cpu.watch()
     accelerate_on_cpu.watch()
     assert sys.meta_path.count(accelerate_on_cpu._import_watch) == 1
-    assert importlib.util.find_spec("accelerate") is not None  # as libraries look whether it is installed
+    assert importlib.util.find_spec("accelerate") is not None  # libraries use find_spec to check if it is installed
     assert USE_CPU not in os.environ
     library = importlib.import_module("accelerate")
     assert library.found == "true"
@@ -144,7 +144,7 @@ def test_the_plugin_of_deepspeed_takes_the_variable_back(package):
     accelerate_on_cpu.watch()
     library = importlib.import_module("accelerate")
     assert os.environ[USE_CPU] == "true"
-    package.setenv(DEEPSPEED, "true")  # as Accelerator(deepspeed_plugin=...) does
+    package.setenv(DEEPSPEED, "true")  # Accelerator(deepspeed_plugin=...) sets it
     package.setenv("WORLD_SIZE", "1")
     assert not library.state.AcceleratorState().state.cpu
 

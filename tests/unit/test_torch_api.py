@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name and signature of Horovod's torch modules is there (data/torch_api.json); more parameters may follow."""
+"""All public names of Horovod's torch modules exist with at least the parameters in data/torch_api.json."""
 
 import importlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of communication hooks as tables: which parameters go together, and what ranks find that differs."""
+"""Buckets of communication hooks, by table: grouping of parameters, and differences between ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def names(layout: Layout) -> list[str]:
     return ["".join(plan.names) for plan in layout]
 
 
-FOUR = [parameter(letter) for letter in "abcd"]  # of 40 bytes each
+FOUR = [parameter(letter) for letter in "abcd"]  # four parameters of 40 bytes each
 
 
 @pytest.mark.parametrize(

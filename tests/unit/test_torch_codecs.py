@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs by torch operations against the formats in NumPy, and the algebra of PowerSGD."""
+"""Codecs made of torch operations compared with NumPy reference implementations, and the algebra of PowerSGD."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def by_operations(method: Any) -> Any:
-    """Return the codec that GPUs use."""
+    """Return the codec made of torch operations, which GPUs use."""
     if isinstance(method, Int8):
         return Int8Codec(method.block)
     return TopKCodec(method.ratio) if isinstance(method, TopK) else OneBitCodec()
@@ -45,7 +45,7 @@ def values(kind: str, count: int, seed: int = 0) -> Any:
             "minus_zero": lambda: np.where(np.arange(count) % 2, -0.0, 1e-3),
             "equal": lambda: np.full(count, -0.25),
             "denormal": lambda: generator.standard_normal(count) * 1e-40,
-            "halves": lambda: generator.integers(-254, 255, count) / 2,  # quotients in the middle of two steps
+            "halves": lambda: generator.integers(-254, 255, count) / 2,  # quotients halfway between two steps
             "sparse": lambda: np.where(np.arange(count) % 97 == 3, generator.standard_normal(count), 0.0),
             "largest": lambda: generator.choice([-1, 1], count) * np.finfo(np.float32).max,
         }[kind]()
@@ -56,7 +56,7 @@ KINDS = ("normal", "wide", "zero", "minus_zero", "equal", "denormal", "halves", 
 
 
 def encoded(codec: Any, p: Any) -> tuple[bytes, Any]:
-    """A codec's message and residual, which are the same in place."""
+    """Return the message and the residual; check that encoding in place gives identical results."""
     given, apart = torch.from_numpy(p.copy()), torch.empty(len(p))
     wire, in_place = codec.encode(given, apart), torch.from_numpy(p.copy())
     assert torch.equal(given, torch.from_numpy(p)) or np.isnan(p).any()
@@ -137,7 +137,7 @@ def test_bad_values_are_marked(codec_of: Any, bad: float, count: int) -> None:
     topk, left = encoded(codec_of(TopK(0.1)), p)
     assert topk == np.int32(0).tobytes() + np.float32(np.nan).tobytes()
     assert np.isnan(decoded(codec_of(TopK(0.1)), topk, count)[0])
-    np.testing.assert_array_equal(left, p)  # all of it
+    np.testing.assert_array_equal(left, p)  # the residual is the whole input
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_which_tensors_are_matrices() -> None:
     assert fold((64, 3, 3, 3)) == (64, 27)
     assert fold((5, 7)) == (5, 7)
     assert [fold(shape) for shape in ((), (9,), (0, 4), (4, 0))] == [None] * 4
-    assert is_worth_factoring(8, 8, PowerSGD(rank=4))  # 64 values, and 64 in both factors
+    assert is_worth_factoring(8, 8, PowerSGD(rank=4))  # the matrix and both factors have 64 values
     assert not is_worth_factoring(8, 7, PowerSGD(rank=4))
     assert not is_worth_factoring(8, 8, PowerSGD(rank=4, min_rate=1.1))
 
@@ -198,8 +198,8 @@ def test_which_tensors_are_matrices() -> None:
 def test_bases_are_orthonormal_also_of_dependent_and_empty_columns() -> None:
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(4, 300, 4, generator=generator)
-    matrices[1] = matrices[1, :, :1] * torch.tensor([1.0, 1e-3, -5.0, 100.0])  # of rank 1
-    matrices[2] *= 1e-30  # squares underflow
+    matrices[1] = matrices[1, :, :1] * torch.tensor([1.0, 1e-3, -5.0, 100.0])  # a matrix of rank 1
+    matrices[2] *= 1e-30  # the squares underflow
     matrices[3] = 0
     given = matrices.clone()
     orthonormalise(matrices)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operations of the torch.distributed backend order streams of a GPU, with stand-ins for the streams."""
+"""Ordering of GPU streams by operations of the torch.distributed backend, with simulated streams."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def log():
 
 @pytest.fixture
 def cuda(monkeypatch, log):
-    """Streams 10 and 20; `now` is the current one."""
+    """Simulate streams 10 and 20; `now` is the current stream."""
     state = SimpleNamespace(now=Stream(10, log), other=Stream(20, log), capturing=False)
 
     @contextmanager
@@ -79,7 +79,7 @@ def test_the_own_stream_comes_after_the_operation_and_so_does_who_waits(cuda, lo
     assert log == [("let wait", DEVICE, 10)]
     log.clear()
     place.follow(World(log))
-    assert log == [("let wait", DEVICE, 10)]  # on its own stream nothing else is to be waited for
+    assert log == [("let wait", DEVICE, 10)]  # the operation's own stream has nothing else to wait for
     log.clear()
     cuda.now = cuda.other
     place.follow(World(log))
@@ -89,7 +89,7 @@ def test_the_own_stream_comes_after_the_operation_and_so_does_who_waits(cuda, lo
 def test_what_is_left_to_do_goes_to_the_own_stream_whoever_does_it(cuda, log):
     place = places.GpuPlace(DEVICE)
     own = cuda.now
-    cuda.now = cuda.other  # of a thread that completes futures, for one
+    cuda.now = cuda.other  # the current stream of another thread, for example one that completes futures
     flight = flight_of(log, place, finish=lambda handles: log.append(("copied on", cuda.now.cuda_stream, handles)))
     flight.then(lambda: log.append("then more"), [])
     assert flight.wait(0.0)
@@ -107,12 +107,12 @@ def test_what_is_left_to_do_goes_to_the_own_stream_whoever_does_it(cuda, log):
 def test_an_operation_beside_the_own_stream_does_not_hold_that_up(cuda, log):
     place = places.GpuPlace(DEVICE)
     place.launches_on(77)
-    assert place.stream == 10  # where the input comes to be
+    assert place.stream == 10  # the input is produced on this stream
     flight = flight_of(log, place, finish=lambda handles: log.append(("copied on", cuda.now.cuda_stream)))
     flight.land()
     assert log == [("copied on", 77), ("recorded", 77)]
     log.clear()
-    place.follow(World(log))  # but who waits waits
+    place.follow(World(log))  # a stream that follows the operation is ordered after it
     assert log == [("let wait", DEVICE, 10), ("waits", 10, 77)]
     log.clear()
     assert not place.is_done()
@@ -145,7 +145,7 @@ def test_memory_beside_the_own_stream_is_kept_unless_that_waits(cuda, log):
         flight = flight_of(log, place, keep=[on_gpu(log)])
         cuda.now = Stream(current, log)
         flight.release(followed)
-        flight.release(followed)  # once is enough
+        flight.release(followed)  # a second call has no effect
         assert log == [*kept, ("released", 7)], (followed, current)
         log.clear()
 
@@ -166,7 +166,7 @@ def test_the_gpu_is_done_when_its_stream_says_so(cuda, log):
     assert not place.is_done()
     log.append("is there")
     assert place.is_done()
-    assert log == [("recorded", 10), "is there"]  # one event, however often it is asked
+    assert log == [("recorded", 10), "is there"]  # a single event is recorded, however often is_done is called
 
 
 def test_a_captured_stream_is_refused(cuda):

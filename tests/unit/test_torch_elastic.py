@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ElasticSampler and TorchState in one process: orders, shares, what is saved and what is restored."""
+"""ElasticSampler and TorchState in one process: order, shares, saved and restored values."""
 
 import gc
 import random
@@ -22,7 +22,7 @@ from horovod.torch.gradients.writes import Writes  # noqa: E402
 
 @pytest.fixture
 def world(monkeypatch):
-    """Sets the rank and size that samplers see."""
+    """Return a function that sets the rank and size that samplers see."""
 
     def be(rank, size):
         monkeypatch.setattr(sampler_module, "rank", lambda: rank)
@@ -33,7 +33,7 @@ def world(monkeypatch):
 
 
 def shares(world, size, state=None, **options):
-    """The indices that each rank of a world would get."""
+    """Return the indices that each rank of a world would get."""
     result = []
     for rank in range(size):
         world(rank, size)
@@ -74,7 +74,7 @@ def test_after_a_reset_only_the_rest_is_shared_out(world):
     sampler = ElasticSampler(range(10), seed=3)
     before = list(sampler)
     sampler.record_batch(0, 2)
-    assert list(sampler) == before  # until the reset
+    assert list(sampler) == before  # unchanged until the reset
     assert sampler.state_dict() == {"epoch": 0, "processed_num": 4}
     rest = shuffled(3)[4:]
     assert shares(world, 3, sampler.state_dict(), seed=3) == [rest[0::3], rest[1::3], rest[2::3]]
@@ -127,7 +127,7 @@ def test_restore_goes_back_to_the_last_save_any_number_of_times(world):
     state.sampler.record_batch(0, 4)
     state.save()
     saved = snapshot(state)
-    for _ in range(2):  # the second time finds out whether the first one handed out the saved copy itself
+    for _ in range(2):  # the second pass would fail if the first restore had handed out the saved copy itself
         step(state.model, state.optimizer)
         scheduled.step()
         state.scheduler.step()
@@ -156,7 +156,7 @@ def test_assigning_saves(world):
     weight = other.weight.detach().clone()
     state.model = other
     torch.nn.init.zeros_(other.weight)
-    state.epoch = 5  # a plain value is not saved by assigning it
+    state.epoch = 5  # assigning a plain value does not save it
     state.restore()
     assert state.model is other
     torch.testing.assert_close(other.weight.detach(), weight)
@@ -213,7 +213,7 @@ def tensors_in(tree):
 
 
 def test_commits_reuse_two_slots(world):
-    """The addresses of all that is saved: those of the third commit are those of the first."""
+    """Check that the third commit of a state has the memory addresses of the first."""
     state = make_state(history=torch.zeros(3))
     seen = []
     for _ in range(6):
@@ -230,7 +230,7 @@ def test_commits_reuse_two_slots(world):
 
 
 def test_commits_of_a_gpu_may_be_kept_in_host_memory(world, monkeypatch):
-    """With a tensor of the CPU in the role of one on a GPU: two slots of host memory, and small ones stay."""
+    """Treat large CPU tensors like GPU tensors: two pinned slots hold them, and small tensors are not moved."""
     pinned = []
 
     def pinned_like(value):
@@ -240,7 +240,7 @@ def test_commits_of_a_gpu_may_be_kept_in_host_memory(world, monkeypatch):
     large = 2048
     monkeypatch.setattr(state_module, "_belongs_on_host", lambda value: value.numel() >= large)
     monkeypatch.setattr(state_module, "_pinned_like", pinned_like)
-    awaited: list[int] = []  # GPUs whose copies were waited for
+    awaited: list[int] = []  # devices that the state synchronised with
     monkeypatch.setattr(torch.cuda, "synchronize", awaited.append)
     model = torch.nn.Linear(large, 1)
     optimizer = torch.optim.Adam(model.parameters())
@@ -251,7 +251,7 @@ def test_commits_of_a_gpu_may_be_kept_in_host_memory(world, monkeypatch):
         awaited.clear()
         state.save()
         assert set(awaited) == {model.weight.get_device()}
-    assert len(pinned) == 6  # the weight and its two moments, twice
+    assert len(pinned) == 6  # the weight and its two moments, in two slots
     kept = {tensor.data_ptr() for tensor in pinned}
     content = state.pin_commit()
     state.release_commit()
@@ -278,7 +278,7 @@ def test_a_commit_that_ends_in_the_middle_is_none(world, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:
-        during.setattr(state.optimizer, "state_dict", killed)  # after the model has been copied
+        during.setattr(state.optimizer, "state_dict", killed)  # the model has been copied before
         with pytest.raises(KeyboardInterrupt):
             state.save()
     state.restore()
@@ -309,7 +309,7 @@ def test_a_checkpoint_holds_all_and_fits_only_its_own(world):
 
 def test_a_lost_world_is_not_kept_by_the_traceback_of_its_loss():
     class Memory:
-        """Of a world that is over."""
+        """Stand-in for memory of a world that has ended."""
 
     memory = Memory()
     held = weakref.ref(memory)
@@ -330,7 +330,7 @@ def test_a_lost_world_is_not_kept_by_the_traceback_of_its_loss():
 
 
 def test_a_sync_that_fails_halfway_leaves_the_whole_commit(monkeypatch):
-    """The model of one commit beside the optimizer of another would be a state that no rank has ever had."""
+    """The model of one commit with the optimizer of another would be a state that no rank ever had."""
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     state = TorchState(model, optimizer, step=1)

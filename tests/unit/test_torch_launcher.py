@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When init_process_group() meets at horovodrun and when by torch's own rules, and who is told to be alone."""
+"""When init_process_group() uses horovodrun's rendezvous or torch's own, and which processes it warns."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PLACE = {"RANK": 1, "WORLD_SIZE": 4, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}
 
 @pytest.fixture
 def worker(monkeypatch):
-    """The environment of a worker of horovodrun."""
+    """Set the environment of a worker of horovodrun."""
     for name in (*torchrun_variables.NAMES, torchrun_variables.MARK, "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     wanted = torchrun_variables.variables(PLACE, "127.0.0.1", 20001)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A warning where Lightning or Ignite sees one process of several: in which processes, and from which methods."""
+"""The warning that Lightning or Ignite sees only one of several processes: in which processes, from which methods."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ from horovod import library_warnings
 from horovod.common import torchrun_variables, user_warnings
 from horovod.common.exceptions import HorovodWarning
 
-# What matters of the libraries: by module, the method with which a training begins.
+# The relevant parts of the libraries: by module, the method that starts a training.
 SOURCES = {
     "lightning.pytorch.trainer.trainer": """
 class Trainer:
@@ -33,7 +33,7 @@ ALONE = "sees 1 process, but this job has 4 ranks: it trains each rank alone."
 
 @pytest.fixture
 def libraries(monkeypatch, tmp_path):
-    """Modules of both libraries that can be imported, in rank 1 of 4, which neither hvd nor torch has connected."""
+    """Make fake modules of both libraries importable, in rank 1 of 4, without a process group or hvd.init()."""
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.delenv(torchrun_variables.MARK, raising=False)
     monkeypatch.setenv("HOROVOD_SIZE", "4")
@@ -61,7 +61,7 @@ def imported():
 
 
 def trained(world_size=1):
-    """Begin a training with each library. Return what each warned of."""
+    """Start a training with each library; return the warnings of each."""
     trainer, fabric, launcher, engine = map(importlib.import_module, SOURCES)
     trainer, fabric = trainer.Trainer(world_size), fabric.Fabric(world_size)
     found = []
@@ -108,7 +108,7 @@ def test_a_script_that_may_reduce_by_itself_is_left_alone(libraries):
 
 
 def test_a_module_that_is_being_imported_when_the_watch_begins(libraries, tmp_path):
-    """As Lightning's modules import torch, which begins the watch."""
+    """Lightning's modules import torch, which installs the import hook while they are being imported."""
     module = tmp_path / "lightning" / "fabric" / "fabric.py"
     module.write_text("from horovod import library_warnings\nlibrary_warnings.watch()\n" + module.read_text())
     lightning, fabric, *_ = trained()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When gradients are reduced during backward(): only where that does not take the processor away from it."""
+"""When gradients are reduced during backward(): only if that does not take processor time from it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from horovod.torch.gradients import overlap, reducer  # noqa: E402
         (None, 2, 2, 1, 2, 2, False),  # two ranks share two processors, one thread each
         (None, 16, 16, 1, 2, 2, True),
         (None, 16, 16, 8, 2, 2, False),
-        (None, 1, 16, 1, 2, 2, False),  # bound to one
-        (None, 2, 16, 1, 2, 2, True),  # bound to two
-        (None, 2, 2, 1, 2, 4, True),  # the network works beside the processor
+        (None, 1, 16, 1, 2, 2, False),  # bound to one processor
+        (None, 2, 16, 1, 2, 2, True),  # bound to two processors
+        (None, 2, 2, 1, 2, 4, True),  # with several hosts, the network transfers data while the processor computes
         (True, 2, 2, 1, 2, 2, True),
         (False, 16, 16, 1, 2, 2, False),
     ],
@@ -44,11 +44,11 @@ def test_overlap_needs_a_spare_processor(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(bound_to)))
     monkeypatch.setattr("os.cpu_count", lambda: of)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert overlap.overlaps() == (expected, chosen is not False)  # a GPU of one's own needs no processor
+    assert overlap.overlaps() == (expected, chosen is not False)  # a GPU that is not shared needs no spare processor
 
 
 class Gpus:
-    """A context whose ranks each see some GPUs, and may have found out who shares them."""
+    """Context whose ranks each see some GPUs. `known` is 1 or 0 if they share GPUs or not, -1 before they know."""
 
     def __init__(self, local_size: int) -> None:
         self.topology = SimpleNamespace(local_size=local_size)
@@ -63,11 +63,11 @@ class Gpus:
 @pytest.mark.parametrize(
     ("visible", "ranks", "known", "expected"),
     [
-        (1, 4, -1, True),  # one for all of them, or one for each
+        (1, 4, -1, True),  # either all ranks share one GPU, or each rank has its own
         (4, 4, -1, False),
-        (1, 4, 0, False),  # as Slurm gives them out
+        (1, 4, 0, False),  # Slurm shows each rank its own GPU
         (1, 4, 1, True),
-        (4, 4, 1, True),  # all of them on the first
+        (4, 4, 1, True),  # all ranks use the first GPU
     ],
 )
 def test_what_ranks_know_of_their_gpus_counts_more_than_numbers(
@@ -84,7 +84,7 @@ def test_what_ranks_know_of_their_gpus_counts_more_than_numbers(
 def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Parameters that pretend to be on a GPU: hooks are made anew when ranks have found out that nobody shares it."""
+    """Use fake GPU parameters: their hooks are replaced once the ranks know that they do not share the GPU."""
     context = Gpus(4)
     monkeypatch.setattr(overlap, "default_context", context)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -107,7 +107,7 @@ def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus
     watched._gradients = Gradients([gradient])
     watched._hook(gradient)
     watched._weigh_again()
-    assert made == [0]  # nothing goes before the end of backward()
+    assert made == [0]  # with a weight of 0, no reduction starts before the end of backward()
     context.known = 0
     watched._weigh_again()
     watched._weigh_again()

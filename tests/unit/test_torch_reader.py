@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as native calls read them: through DLPack's table, or by attributes where torch has no such table."""
+"""Tensors as native calls read them: through DLPack's function table, or by attributes if torch has no such table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_every_dtype_is_read_as_the_adapter_reads_it(reader: TensorReader, dtype
 def test_views_of_memory_are_read_where_they_begin(reader: TensorReader) -> None:
     memory = torch.zeros(4, 6)
     assert reader.read(memory[2]) == (memory.data_ptr() + 48, (6,), ID_BY_DTYPE[torch.float32])
-    assert reader.read(memory[1:2].as_strided((1, 6), (99, 1))) is not None  # the stride of one row is of no account
+    # The stride of a dimension of size 1 does not matter.
+    assert reader.read(memory[1:2].as_strided((1, 6), (99, 1))) is not None
 
 
 def test_others_are_left_to_the_caller(reader: TensorReader) -> None:
@@ -71,7 +72,7 @@ def test_hooks_tell_of_arrivals_in_order_and_raise_what_the_first_raises() -> No
     first, large = arrivals.hook(7, 4, None), arrivals.hook(3, 100, None)
     for hook in (first, first, large):
         assert hook(None) is None
-    assert told == [1, 1]  # the first, and the one that filled it up
+    assert told == [1, 1]  # the first arrival, and the one that reached the limit
     assert arrivals.take() == [7, 7, 3]
 
     def refuse() -> None:

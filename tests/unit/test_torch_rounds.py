@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks decide about a round of gradients, as a table: what each says, what all do. No process, no tensor."""
+"""Decisions of ranks about a round of gradients, by table: messages and results, without processes or tensors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def combine(messages: list[bytes]) -> bytes:
 
 
 def meet(*words: tuple[Round, Place, str]) -> tuple[Round, Reduce | Differ]:
-    """One exchange between ranks that remember, are somewhere and have gradients so far; what each of them decides."""
+    """Combine messages of ranks, given as (memory, place, gradients); return the decision common to all ranks."""
     messages = [memory.message(rank, place, standings(it)) for rank, (memory, place, it) in enumerate(words)]
     answers = {memory.heard(combine(messages)) for memory, _, _ in words}
     assert len(answers) == 1, "ranks decide differently"
@@ -60,7 +60,7 @@ def test_what_all_ranks_would_bundle_is_bundled() -> None:
     assert not is_bundled(5, 6)
     assert not is_bundled(5, 0)
     assert not is_bundled(0, 0)
-    # Max of 0x0100 and 0x0001 is neither of them.
+    # The maximum of 0x0100 and 0x0001, byte by byte, equals neither of them.
     assert not is_bundled(0x0100, 0x0001)
 
 
@@ -82,7 +82,7 @@ def test_parameters_are_compared_among_those_who_have_looked() -> None:
     assert not parameters_differ(5, 5, 5)
     assert not parameters_differ(0, 0)
     assert not parameters_differ(None, None)
-    assert not parameters_differ(5, None, 5)  # None: in a later round, or has joined
+    assert not parameters_differ(5, None, 5)  # None: a rank in a later round, or one that has joined
 
 
 LOOKS = {
@@ -116,7 +116,7 @@ def test_what_ranks_see_of_parameters_and_names(case: str) -> None:
 new = Round()
 once = new.stepped()
 
-# what ranks say, what is reduced (lower case: as a sparse one), whether that completes the round
+# By name: messages of the ranks; what they reduce, in lower case if it is sparse; True if that completes the round.
 DECISIONS = {
     "the same graph": ([(new, BACKWARD, "DDD"), (new, BACKWARD, "DDD")], "RRR", True),
     "one rank skips backward()": ([(new, BACKWARD, "DDD"), (new, STEP, "ooo")], "RRR", True),
@@ -189,7 +189,7 @@ def test_differences_are_found_by_all_ranks_and_named(case: str) -> None:
     after, decision = meet(*words)
     assert isinstance(decision, Differ)
     assert text in decision.text
-    assert after == Round()  # all begin anew, should the program catch the error
+    assert after == Round()  # all ranks start again if the program catches the error
 
 
 @pytest.mark.parametrize("case", DECISIONS)
@@ -234,7 +234,7 @@ def hooks_differ(*checksums: int) -> bool:
     decision = Round().heard(combine(messages))[1]
     assert isinstance(decision, Reduce)
     joined = Round().heard(combine([*messages, bytes(len(messages[0]))]))[1]
-    assert joined == decision  # zeros of a rank that has joined agree with every hook
+    assert joined == decision  # a rank that has joined sends zeros, which match every hook
     return decision.hooks_differ
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torchrun's variables beside ours: which are set, which stay the user's, what an inner job inherits."""
+"""Torchrun's variables in a job: which are set, which stay the user's, and what an inner job inherits."""
 
 import socket
 
@@ -42,9 +42,9 @@ def test_what_the_user_set_stays():
     again = settable(environ | found)
     assert "MASTER_PORT" not in again
     assert not variables.place_is_ours(environ | found)
-    # Which GPU a rank takes is for the user to say, and nothing that ranks meet by.
+    # LOCAL_RANK selects a rank's GPU. The user may change it, because ranks do not need it to find each other.
     assert variables.place_is_ours(settable({}) | {"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "9"})
-    # Also what a script sets over ours.
+    # A script may also replace a value that horovodrun set.
     changed = settable({}) | {"RANK": "3"}
     assert "RANK" not in settable(changed)
     assert "RANK" not in variables.ours(changed)
@@ -67,7 +67,8 @@ def test_the_port_is_free_and_stays_while_it_is():
     port = variables.free_port()
     environ = {"MASTER_PORT": str(port), variables.MARK: f"MASTER_PORT={port}"}
     assert variables.main_port(environ) == port
-    assert variables.main_port({"MASTER_PORT": str(port)}) != port  # the user's, which only the user may use
+    # This port belongs to the user, and only the user's program may use it.
+    assert variables.main_port({"MASTER_PORT": str(port)}) != port
     for family in (socket.AF_INET, socket.AF_INET6):
         with socket.create_server(("", port), family=family):
             assert variables.main_port(environ) != port

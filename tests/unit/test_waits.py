@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine is told about a thread that waits: where in the program it is, and whether another could call."""
+"""Description of a waiting thread for the engine: its line in the program, and whether another thread could call."""
 
 import multiprocessing
 import queue
@@ -16,11 +16,11 @@ from horovod.common import waits
 
 
 def told_of_this_thread():
-    """As the engine asks: on another thread, once this one waits."""
+    """Describe this thread from another thread while this one waits, like the engine does."""
     answers = []
     asking = threading.Thread(target=ask, args=[threading.get_ident(), answers])
     asking.start()
-    asking.join()  # the line that is told
+    asking.join()  # the line that the description names
     return answers[0]
 
 
@@ -34,7 +34,7 @@ def ask(ident, answers):
 
 
 def lines_of(ident):
-    """Where in `told_of_this_thread` a thread is."""
+    """Yield the line numbers at which a thread is inside `told_of_this_thread`."""
     frame = sys._current_frames()[ident]
     while frame is not None:
         if frame.f_code is told_of_this_thread.__code__:
@@ -44,7 +44,7 @@ def lines_of(ident):
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """No door that another test loaded speaks for its framework here, no timer runs, and no other thread.
+    """Ignore frameworks that other tests loaded, stop the interval timer, and wait until no other thread runs.
 
     Threads of earlier tests may still be ending.
     """
@@ -72,7 +72,7 @@ def test_another_thread_could_call():
     assert re.fullmatch(r"'a\\nlogger' \(threading\.py:\d+\)", names)
     leave.set()
     other.join()
-    timer = threading.Timer(60, print)  # which is all of the standard library until it calls
+    timer = threading.Timer(60, print)  # a timer thread runs only standard-library code until it calls its function
     timer.start()
     assert told_of_this_thread().startswith("2")
     timer.cancel()

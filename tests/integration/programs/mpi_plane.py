@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four ranks of mpirun whose tensors travel by MPI: everything against NumPy, then one of them is killed."""
+"""Program for four ranks of mpirun with tensors sent by MPI: compare results with NumPy, then kill a rank."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def tensor(rank: int, dtype: object, rows: int = 7) -> np.ndarray:
 
 
 def check_kinds(ranks: list[int], process_set: hvd.ProcessSet) -> None:
-    """Every kind, dtype and reduction, in a set of which this rank is a member."""
+    """Check every collective, dtype and reduction in a set that contains this rank."""
     me, size = ranks.index(hvd.rank()), len(ranks)
     options = {"process_set": process_set}
     for dtype in [*INTEGERS, *FLOATS, "bool"]:
@@ -47,7 +47,7 @@ def check_kinds(ranks: list[int], process_set: hvd.ProcessSet) -> None:
             if op == hvd.Sum:
                 share = hvd.reducescatter(mine, op=op, name=name, **options)
                 np.testing.assert_array_equal(share, np.array_split(expected, size)[me], name)
-        unequal = tensor(me, dtype, rows=me)  # the first has none
+        unequal = tensor(me, dtype, rows=me)  # rank 0 has no rows
         gathered = hvd.allgather(unequal, name=f"{np.dtype(dtype)}", **options)
         np.testing.assert_array_equal(gathered, np.concatenate([tensor(j, dtype, j) for j in range(size)]))
         root = ranks[-1]
@@ -65,7 +65,7 @@ def check_kinds(ranks: list[int], process_set: hvd.ProcessSet) -> None:
 
 
 def check_factors() -> None:
-    """Averages, factors, halves that are rounded once, NaN in a minimum, Adasum."""
+    """Check averages, scale factors, float16 sums that are rounded once, NaN in a minimum, and Adasum."""
     size = hvd.size()
     whole = np.full(5000, hvd.rank() + 1, "int32")
     np.testing.assert_array_equal(hvd.allreduce(whole, op=hvd.Average, name="whole"), np.full(5000, 10 // 4))
@@ -99,7 +99,7 @@ def check_fused_and_large() -> None:
 
 
 def check_overlapping(sets: list[hvd.ProcessSet]) -> None:
-    """Each rank submits to its sets in an order of its own."""
+    """Submit to all sets of this rank, in a random order that differs from rank to rank."""
     order = [(i, turn) for i, one in enumerate(sets) if one.included() for turn in range(15)]
     random.Random(hvd.rank()).shuffle(order)
     handles = {}
@@ -113,7 +113,7 @@ def check_overlapping(sets: list[hvd.ProcessSet]) -> None:
 
 
 def check_added(without_last: MPI.Comm, outer: MPI.Comm) -> None:
-    """Sets from communicators while the job runs: one of several for each rank, or one that not every rank is in."""
+    """Add sets from communicators at run time: one that splits the ranks, and one that does not contain every rank."""
     me = hvd.rank()
     added = hvd.add_process_set(without_last)
     assert added.ranks == ([3] if me == 3 else [0, 1, 2]), added
@@ -140,10 +140,10 @@ def check_errors() -> None:
 
 
 def lose_a_rank() -> str:
-    """The last rank dies while the others wait for it by MPI; what they are told."""
+    """Kill the last rank while the others wait for it in MPI; return the error that each survivor receives."""
     if hvd.rank() == hvd.size() - 1:
         hvd.allreduce_async(np.ones(5_000_000, "float32"), name="last")
-        time.sleep(0.05)  # wherever it is then: both before and during the transfer must end well
+        time.sleep(0.05)  # the operation may be waiting or transferring data; both must end with an error
         os.kill(os.getpid(), signal.SIGKILL)
     begun = time.monotonic()
     try:
@@ -156,7 +156,7 @@ def lose_a_rank() -> str:
 
 
 def check_the_communicator_of_the_world(halves: MPI.Comm) -> None:
-    """The global process set holds the communicator that was passed to hvd.init(), as long as this world lives."""
+    """Check that the global process set holds the communicator passed to hvd.init() until hvd.shutdown()."""
     assert hvd.global_process_set.mpi_comm is None
     hvd.init(comm=halves)
     assert hvd.global_process_set.mpi_comm == halves != MPI.COMM_WORLD
@@ -187,7 +187,7 @@ def main() -> None:
         hvd.init(comm=[3, 1])
         assert (hvd.rank(), hvd.size(), hvd.local_size()) == ({3: 0, 1: 1}[MPI.COMM_WORLD.Get_rank()], 2, 2)
         np.testing.assert_array_equal(hvd.allreduce(np.ones(5000), op=hvd.Sum, name="pair"), np.full(5000, 2))
-        # Only the first has reason to complain, and neither waits for the other.
+        # Only rank 0's communicator is invalid. Both ranks receive the error, and neither waits for the other.
         with pytest.raises(ValueError, match="rank 0 says: .* members that are not ranks of this world"):
             hvd.add_process_set(halves if hvd.rank() == 0 else MPI.COMM_SELF)
         hvd.shutdown()
@@ -204,12 +204,13 @@ def main() -> None:
     assert found["data_plane"] == "mpi"
     assert found["mpi_batches"] > 200, found
     counters = hvd.counters()
-    assert counters["data_bytes_sent"] is counters["data_bytes_received"] is None, counters  # MPI does not tell
+    assert counters["data_bytes_sent"] is counters["data_bytes_received"] is None, counters  # MPI does not report them
     assert type(counters["control_bytes_sent"]) is int, counters
     Path(sys.argv[1], f"pid.{hvd.rank()}").write_text(str(os.getpid()))
     hvd.barrier()
     told = lose_a_rank()
-    # Into a file: mpirun may have ended with the first of its ranks. At once: it may kill this one in the middle.
+    # Use a file, because mpirun may have ended with its first rank. Write and rename it, because mpirun may kill this
+    # rank while it writes.
     written = Path(sys.argv[1], f"writing.{hvd.rank()}")
     written.write_text(told)
     written.rename(written.with_name(f"told.{hvd.rank()}"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other program of the tutorials: no named parameters, and rank 0 alone validates and saves."""
+"""Training program in the style of the tutorials: no named parameters, and only rank 0 validates and saves."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ hvd.init()
 if torch.cuda.is_available():
     torch.cuda.set_device(hvd.local_rank())
 
-torch.manual_seed(hvd.rank())  # another start on every rank: the broadcast makes them alike
+torch.manual_seed(hvd.rank())  # a different seed for each rank, so that only the broadcast can make the models equal
 truth = torch.tensor([[2.0], [-1.0], [0.5]])
 generator = torch.Generator().manual_seed(0)
 inputs = torch.randn(240, 3, generator=generator)

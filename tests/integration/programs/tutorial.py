@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as every Horovod tutorial for PyTorch prints it: six changes to a script for one process."""
+"""Training program in the style of Horovod's PyTorch tutorials: six changes to a script for one process."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody writes it
@@ -29,7 +29,7 @@ class Net(torch.nn.Module):
         return F.log_softmax(self.fc(x.flatten(1)), dim=1)
 
 
-# The class of an image is the quarter of it that is bright.
+# The class of an image is the number of the quarter that is bright.
 generator = torch.Generator().manual_seed(0)
 labels = torch.arange(256) % 4
 images = 0.3 * torch.randn(256, 1, 8, 8, generator=generator)
