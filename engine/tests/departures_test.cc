@@ -32,8 +32,8 @@ std::string Words(const Departures::Verdict& verdict) {
   }
 }
 
-// Report an event of rank 2, and return the decision as text. "ended" means that a rank with shared memory has ended,
-// "ended without memory" that the socket of a rank without shared memory was closed.
+// Report an event of rank 2, and return the decision as text. "ended" is the end of its liveness socket when its
+// messages come through shared memory, "ended without memory" when they come over a link.
 std::string Tell(Departures* departures, const std::string& event, WatchTime now = kStart) {
   if (event == "farewell") {
     departures->OnFarewell(2);

@@ -58,7 +58,7 @@ class OneOfThree {
     CHECK(express().OnPart(from, std::string_view(message).substr(control::kHeaderBytes), false).ok());
   }
 
-  // Evict the slot. `ended` is the number of rounds of it that the leader has finished.
+  // Evict the slot. `ended` is the round up to which the leader has finished it.
   void Evict(uint32_t ended) {
     Record record;
     record.kind = RecordKind::kEvict;
@@ -146,7 +146,7 @@ TEST_CASE("express slots: what was told too late waits for the leader's word lik
   CHECK_FALSE(rank.knows_slot());
   CHECK_FALSE(rank.express().under_way());
   CHECK_FALSE(rank.express().Settled(*rank.state().pending().Find("x")));
-  rank.Hear(0, 0, {4, 4});  // the leader had not applied the eviction either
+  rank.Hear(0, 0, {4, 4});  // rank 0 had not applied the eviction either
   CHECK_FALSE(rank.handle->done);
   rank.Fail();
   CHECK(rank.handle->done);

@@ -101,7 +101,7 @@ struct Model {
   std::vector<uint64_t> batches;       // number of batches, by set
   std::vector<Member> members;
   std::vector<Turn> log;
-  std::map<int, uint64_t> asked;  // by set: the next batch for which its leader has not requested a launch slot
+  std::map<int, uint64_t> asked;  // by set: number of batches for which the leader has requested a launch slot
 
   void Step(int rank, int set) {
     Member& member = members[static_cast<size_t>(rank)];

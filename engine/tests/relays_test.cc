@@ -117,10 +117,10 @@ TEST_CASE("relays: nobody else may tell") {
   CHECK_FALSE(Relays(hosts, 1).MayTell(2, 3));
   CHECK_FALSE(Relays(hosts, 1).MayTell(0, 0));
   CHECK(Relays(hosts, 2).MayTell(1, 1));
-  // towards the leader another member forwards, because the leader has more to receive
+  // member 1 forwards the leader's parts, because the leader has more to receive
   CHECK(Relays(hosts, 2).MayTell(1, 0));
-  CHECK_FALSE(Relays(hosts, 2).MayTell(0, 1));  // the leader does not send its own part through itself
-  CHECK(Relays({1, 2, 2}, 1).MayTell(0, 0));    // a host of one has no other member to forward
+  CHECK_FALSE(Relays(hosts, 2).MayTell(0, 1));  // the leader forwards no parts of member 1
+  CHECK(Relays({1, 2, 2}, 1).MayTell(0, 0));    // the leader sends its own part if it is alone on its host
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 4));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 5));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, -1));

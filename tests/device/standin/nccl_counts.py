@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stand-in for NCCL counts in this process."""
+"""Counters of the stand-in for NCCL in this process."""
 
 from __future__ import annotations
 
