@@ -209,7 +209,7 @@ TEST_CASE("applier: what moves no data is finished by its record") {
   CHECK(rank.Run({joined}).status.ok());
   CHECK(rank.done("join"));
   CHECK(rank.handle("join").value == 5);
-  // the join is over, so a batch must contain only tensors that this rank has submitted
+  // The join is over, so a batch must contain only tensors that this rank has submitted.
   CHECK_FALSE(rank.Run({Full(Sum("x"))}).status.ok());
 }
 

@@ -113,7 +113,7 @@ TEST_CASE("a child puts a copy in the place of what was pinned") {
   std::memset(arena->at(offset), 'x', 3 * kPage);
   Arena::Pin pin;
   REQUIRE(arena->PlaceOf(arena->at(offset), 1, &pin) >= 0);
-  // refused because of the pin; the forked child still gets a copy
+  // Refused because of the pin; the forked child still gets a copy.
   REQUIRE_FALSE(arena->MakePrivate(offset, 3 * kPage));
   const pid_t child = fork();
   if (child == 0) {

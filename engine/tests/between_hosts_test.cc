@@ -318,7 +318,7 @@ void CheckEveryLayout(HostAlgorithm algorithm, int most_hosts) {
 }  // namespace
 
 TEST_CASE("between hosts: direct exchange gives the bits of its order for every layout, dtype and op") {
-  // more hosts add nothing, because direct exchange does not depend on powers of two
+  // More hosts add nothing, because direct exchange does not depend on powers of two.
   CheckEveryLayout(HostAlgorithm::kDirect, 5);
 }
 
@@ -349,9 +349,9 @@ TEST_CASE("between hosts: a rank connects to its neighbours in the ring, and to 
       CHECK(self.Run(self.Operation(OpKind::kAllreduce, "x", DType::kFloat32, {20000}, data.data(), data.data())).ok());
       CHECK(data[19999] == kHosts);
       const uint64_t control = self.rank() == 0 ? kHosts - 1 : 1, data_streams = Streams(self) - control;
-      // one lane to each of the two neighbours, with two streams each
+      // One lane to each of the two neighbours, with two streams each.
       if (algorithm == HostAlgorithm::kRing) CHECK(data_streams <= 4);
-      if (algorithm == HostAlgorithm::kDoubling) CHECK(data_streams == 4);  // log2(16) partners
+      if (algorithm == HostAlgorithm::kDoubling) CHECK(data_streams == 4);  // one for each of log2(16) partners
       if (algorithm == HostAlgorithm::kDirect) CHECK(data_streams == 2 * (kHosts - 1));
     });
   }
@@ -369,7 +369,7 @@ TEST_CASE("between hosts: many hosts of two start, reduce, and know few of each 
       CHECK(data.back() == sum);
     }
     const uint64_t control = self.rank() == 0 ? kHosts - 1 : self.rank() % 2 == 0 ? 1 : 0;
-    // doubling, ring, and liveness sockets where shared memory does not serve for them
+    // Doubling, ring, and liveness sockets where shared memory does not serve for them.
     CHECK(Streams(self) - control <= 5 + 4 + 2);
   });
 }

@@ -122,7 +122,7 @@ TEST_CASE("a slow handshake is dropped in time, however often it moves") {
 TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   World world;
   Node* zero = world.Add(Rank(0));
-  // long enough for all to connect before the first one times out
+  // Long enough for all to connect before the first one times out.
   zero->connector->limits.handshake = milliseconds(4000);
   std::vector<Fd> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(Stranger(zero->connector->port()));

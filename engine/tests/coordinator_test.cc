@@ -105,7 +105,7 @@ TEST_CASE("ready tensors are fused over incompatible ones, up to the present thr
   auto records = run();
   CHECK(records[0].kind == RecordKind::kTune);
   CHECK(records[0].tuning.fusion_threshold == 1000);
-  // the tuning record, and the eviction of the former descriptions
+  // The tuning record, and the eviction of the former descriptions.
   records.erase(records.begin(), records.begin() + 2);
   CHECK(Summary(records) == "a b c big | w");
   coordinator.Tune({0, 0, 0});

@@ -113,7 +113,7 @@ class Simulation {
     Rank& rank = ranks_[number];
     if (rank.waits_in >= 0 || rank.next == rank.program.size()) return;
     const Call& call = rank.program[rank.next];
-    // an operation of this name is in flight, so the rank waits for it first
+    // An operation of this name is in flight, so the rank waits for it first.
     if (rank.in_flight.count({call.set, call.name})) {
       rank.waits_in = static_cast<int>(call.set);
       rank.waits_for = call.name;

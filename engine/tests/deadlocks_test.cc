@@ -14,7 +14,7 @@ using std::chrono::seconds;
 
 const WatchTime kStart = WatchTime() + std::chrono::hours(1);
 constexpr seconds kPatience{20};
-// operations that each rank has announced in the global set, unless a test says otherwise
+// Operations that each rank has announced in the global set, unless a test says otherwise.
 constexpr uint64_t kCount = 5;
 
 // Return the report of a rank whose only thread waits in allreduce `name` for the ranks in `missing`.
@@ -99,7 +99,7 @@ TEST_CASE("deadlocks: it is certain only where nothing else could submit what is
   Block member = Waits(1, "y", {0});
   member.announced.push_back({3, 7, kCount});
   CHECK(FoundIn({elsewhere, member}) == "certain 0 1");
-  member.announced.back().epoch = 6;  // the id belongs to an earlier set
+  member.announced.back().epoch = 6;  // rank 1 lists an earlier set with this id
   member.number += 100;
   CHECK(FoundIn({elsewhere, member}) == "seems 0 1");
 }
@@ -189,10 +189,10 @@ TEST_CASE("deadlocks: the time that idle threads have begins again when anything
   hear(Waits(1, "y", {0}));
   CHECK(Summary(deadlocks.Find(kStart)) == "seems 0 1");
   Block moved = Waits(1, "y", {0});
-  // the rank has submitted something that the leader of the other rank's set may not know yet
+  // The rank has submitted something that the leader of the other rank's set may not know yet.
   moved.announced[0].count = kCount + 1;
   hear(moved);
-  // the new warning no longer announces that they will fail
+  // The new warning no longer announces that they will fail.
   CHECK(Summary(deadlocks.Find(kStart + kPatience)) == "seems 0 1");
   Block known = Waits(0, "x", {1});
   known.missing[0].heard = kCount + 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that lose their slots while parts of them are in flight. A round that the leader has finished finishes on
-// every rank, whatever record follows, and no state remains of rounds that never finish.
+// Tensors that lose their cache slots while parts of them are in flight on the fast path. A round that the leader has
+// finished finishes on every rank, whatever record follows, and no state remains of rounds that never finish.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -206,7 +206,7 @@ TEST_CASE("world: a tensor whose size changes on one rank goes express again aft
       RunWorld(layout, [rows, &layout](testing::Rank& self) {
         for (int step = 0; step < 5; ++step) Gather(self, rows);
         const bool odd = self.rank() == self.size() - 1;
-        // long enough for the others to send their parts
+        // Long enough for the others to send their parts.
         if (odd) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         const size_t other = odd ? rows + 1 : rows;
         for (int step = 0; step < 3; ++step) Gather(self, other);

@@ -77,7 +77,7 @@ TEST_CASE("express: a round is complete when everybody's part is here") {
   std::vector<Express::Piece> parts;
   CHECK(express.Add(7, 0, 2, 1, Carried("cc")));
   CHECK(express.Add(7, 0, 0, 1, Carried("aa")));
-  // for the next round: the sender had all parts of round 0, this rank does not yet
+  // For the next round: the sender had all parts of round 0, this rank does not yet.
   CHECK(express.Add(7, 1, 0, 1, Carried("AA")));
   CHECK_FALSE(express.Complete(7, &parts));
   CHECK(express.Add(7, 0, 1, 1, Carried("bb")));

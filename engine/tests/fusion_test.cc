@@ -36,7 +36,7 @@ TEST_CASE("tensors fill a batch up to the threshold and not beyond") {
       {{10}, 100, {0}},
       {{50, 50}, 100, {0, 0}},
       {{50, 51}, 100, {0, 1}},
-      // a tensor that does not fit is passed over, and later ones may fill the batch
+      // A tensor that does not fit is passed over, and later ones may fill the batch.
       {{50, 51, 50, 49}, 100, {0, 1, 0, 1}},
       {{500, 10, 10}, 100, {0, 1, 1}},  // a tensor above the threshold gets its own batch
       {{100, 0, 1}, 100, {0, 0, 1}},

@@ -79,7 +79,7 @@ void CheckReducescatter(Rank& self, const Layout& layout, DType dtype, int64_t r
     bool right = true;
     for (size_t i = 0; i < out.size(); ++i) {
       const T expected = SumByHost<T>(layout, static_cast<size_t>(before * width) + i);
-      // exact bits, because the order of additions depends on the hosts alone
+      // Exact bits, because the order of additions depends on the hosts alone.
       right &= std::memcmp(&out[i], &expected, sizeof(T)) == 0;
     }
     CHECK_MESSAGE(right, name);

@@ -130,7 +130,7 @@ TEST_CASE("rounds go with the names of an error and with the slots of an evictio
 TEST_CASE("every truncation is refused") {
   const std::string request = Encoded(FullRequest());
   for (size_t size = 0; size < request.size(); ++size) {
-    // a separate allocation, so that a sanitizer notices a read past its end
+    // A separate allocation, so that a sanitizer notices a read past its end.
     std::string exact = request.substr(0, size);
     std::string_view in = exact;
     Request decoded;

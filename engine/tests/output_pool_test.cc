@@ -54,7 +54,7 @@ TEST_CASE("a freed output is used again for one of about its size") {
 
 TEST_CASE("outputs of every size can be written to their end and freed") {
   std::vector<void*> outputs;
-  // the last one exceeds what the pool ever keeps
+  // The last one exceeds what the pool ever keeps.
   for (size_t bytes : {0ul, 1ul, 64ul, 100'000ul, 3ul << 20, 200ul << 20}) {
     void* output = hvd::AllocateOutput(bytes);
     REQUIRE(output);
@@ -70,7 +70,7 @@ TEST_CASE("an output that comes again moves to the arena, and is used again ther
   hvd::LeaveOutputsToCallers(nullptr);
   auto arena = MakeArena();
   char* first = SharedOutput(arena, 100'000);
-  // ordinary memory, because none of this size is free in the arena
+  // Ordinary memory, because none of this size is free in the arena.
   void* second = hvd::AllocateOutput(100'000, arena);
   CHECK(arena->OffsetOf(second, 1) < 0);
   hvd::FreeOutput(first);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that forward small parts between hosts: in every layout each part reaches every member once and crosses to each
-// other host once. The leader is an exception, because it may receive parts from each member itself.
+// Relays, the ranks that forward parts of fast-path collectives between hosts. In every layout each part reaches every
+// member once and crosses to each other host once. Only the leader receives parts from each member directly.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ TEST_CASE("relays: nobody else may tell") {
   CHECK_FALSE(Relays(hosts, 1).MayTell(2, 3));
   CHECK_FALSE(Relays(hosts, 1).MayTell(0, 0));
   CHECK(Relays(hosts, 2).MayTell(1, 1));
-  // member 1 forwards the leader's parts, because the leader has more to receive
+  // Member 1 forwards the leader's parts, because the leader has more to receive.
   CHECK(Relays(hosts, 2).MayTell(1, 0));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 1));  // the leader forwards no parts of member 1
   CHECK(Relays({1, 2, 2}, 1).MayTell(0, 0));    // the leader sends its own part if it is alone on its host

@@ -5,7 +5,7 @@
 
 namespace hvd {
 
-// defined in main.cc, so that builds with and without a sanitizer can share the other objects
+// Defined in main.cc, so that builds with and without a sanitizer can share the other objects.
 extern const bool kSanitized;
 
 inline unsigned Repeats(unsigned in_full) { return kSanitized ? (in_full + 7) / 8 : in_full; }

@@ -62,7 +62,7 @@ def check_bits(dtype: torch.dtype, set_to_none: bool, more: dict[str, Any]) -> N
             assert it.grad is not None
             assert torch.equal(it.grad.cpu(), wanted), (dtype, set_to_none, more, step, number)
         optimizer.step()
-    # the first batches may only have shown that the ranks share the GPU
+    # The first batches may only have shown that the ranks share the GPU.
     assert direct_batches() - before >= STEPS - 2, (direct_batches(), before)
 
 
@@ -93,7 +93,7 @@ def run_loss() -> None:
     victim = int(sys.argv[2])
     trained = parameters(torch.float32)
     optimizer = wrapped(trained)
-    # copied beforehand, because a copy would wait for the GPU
+    # Copied beforehand, because a copy would wait for the GPU.
     values = [it.to(DEVICE) for it in gradients(torch.float32, 0)]
 
     def step() -> None:

@@ -82,7 +82,7 @@ def check_overlap() -> None:
     product = other @ other
     work.wait()
     took = time.perf_counter() - began
-    # the staged transport blocks the host until the GPU reaches the tensor
+    # The staged transport blocks the host until the GPU reaches the tensor.
     if os.environ.get("HOROVOD_GPU_TRANSPORT") != "staged":
         assert took < 0.2, f"{took} s"
     while not work.is_completed():

@@ -60,7 +60,7 @@ def with_lightning() -> torch.nn.Module:
     kind = "gpu" if KIND == "cuda" else KIND
     trainer = lightning.Trainer(
         strategy="horovod", accelerator=kind, max_epochs=1, logger=False, enable_checkpointing=False,
-        # the sampler would shuffle
+        # The sampler would shuffle.
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     rows = batches()[int(os.environ["HOROVOD_RANK"]) :: 2]

@@ -94,7 +94,7 @@ def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driv
     assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": small}, ways
     assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
     assert 0 < on_gpu["ALLREDUCE large"]["dur"] < 900_000, on_gpu  # without the second that the operation waited
-    # the staged operation itself waits for both seconds
+    # The staged operation itself waits for both seconds.
     assert 0 < on_gpu["ALLREDUCE small"]["dur"] < 10_000_000, on_gpu
 
 

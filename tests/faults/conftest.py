@@ -10,7 +10,7 @@ from testkit.families import Mark, described
 from testkit.hosts import Network
 from testkit.speed import patience
 
-# for killed processes to end on a busy machine; tests wait themselves for processes that must end on their own
+# For killed processes to end on a busy machine; tests wait themselves for processes that must end on their own.
 _LIMIT_S = 10.0
 
 

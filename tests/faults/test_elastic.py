@@ -56,7 +56,7 @@ def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_th
     hold_back(tmp_path, 2)
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", more=("2",)) as job:
         job.kill(of_rank(1, job.stepped(0, 2)))
-        # without this wait the job might end earlier
+        # Without this wait the job might end earlier.
         job.await_printed("1 of at least 2 workers are ready: waiting for more")
         let_come(tmp_path, 2)
         assert job.wait(limit_s=40) == [128 + signal.SIGKILL]

@@ -97,9 +97,9 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert {reports[birth] for birth in (1, 2, 3)} == {None}
         assert {one["steps"] for one in after.values()} == {after[0]["steps"]}
         assert after[0]["steps"] > third[1]["steps"]
-        # each step adds a gradient of 1, so a partly loaded state would differ
+        # Each step adds a gradient of 1, so a partly loaded state would differ.
         assert after[0]["weight"] == after[0]["steps"]
         done = again.finish(4)
     newest, _ = list_files(folder)
-    # training ends only after the last checkpoint is written
+    # Training ends only after the last checkpoint is written.
     assert checkpoint_file.read(newest)["values"]["steps"] == done[0]["steps"]

@@ -20,7 +20,7 @@ def test_an_idle_engine(hosts, env):
         assert all(cores == report["whole"] for cores in report["affinity"].values()), report
         assert report["left"] == 0
         assert report["cpu"] < 0.01 * report["idle_s"], report  # one percent of a core
-        # a few heartbeats a second, and no polling
+        # A few heartbeats a second, and no polling.
         assert sum(report["woken"].values()) <= 20 * report["idle_s"], report
 
 

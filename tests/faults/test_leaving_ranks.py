@@ -15,7 +15,7 @@ import horovod
 PROGRAMS = Path(__file__).parent / "programs"
 LINGER_S = 2.5  # longer than the launcher waits for a better cause than ranks that lost a peer
 GRACE_S = 5.0
-# time for an elastic job to continue with a replacement, far less than the process that raised may take to end
+# Time for an elastic job to continue with a replacement, far less than the process that raised may take to end.
 GOES_ON_S = 15.0
 SOON_S = 2.0  # "at once" on a busy machine; without the reports it would take LINGER_S
 

@@ -68,7 +68,7 @@ def test_fault_3_a_frozen_rank_is_declared_dead_and_finds_out_when_it_thaws(host
         thawed = job.signal(victim, signal.SIGCONT)
         failure = job.failed([victim], limit_s=20)[victim]
         assert failure["at"] - thawed < SLACK_S
-        # it learns that it was given up itself, not merely that the others left
+        # It learns that it was given up itself, not merely that the others left.
         assert failure["lost_rank"] == victim, failure
         assert job.wait(limit_s=20) == [1, 1, 1]
 

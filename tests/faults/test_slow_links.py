@@ -7,7 +7,7 @@ from testkit.hosts import Network
 from testkit.slow_links import SlowLink
 
 STALL_S = 2.0
-# frame at which the stall begins, of about 2200; a few hundred at most are attempts to reach a rank that starts late
+# Frame at which the stall begins, of about 2200; a few hundred at most are attempts to reach a rank that starts late.
 IN_COLLECTIVES = 700
 
 

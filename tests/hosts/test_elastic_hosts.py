@@ -169,7 +169,7 @@ def test_members_leave_a_host_of_which_only_the_agent_is_frozen(batch, hosts, tm
     chance = random.Random(f"{SEED} {batch}")
     with ExitStack() as stack:
         numbers = range(min(JOBS_AT_ONCE, FROZEN_AGENTS - batch))
-        # one job of each batch freezes the agent of rank 0's host
+        # One job of each batch freezes the agent of rank 0's host.
         ranks = [0, *(chance.randrange(3) for _ in numbers[1:])]
         jobs = [FrozenAgent(stack, hosts, tmp_path / str(number), chance, ranks[number]) for number in numbers]
         for job in jobs:

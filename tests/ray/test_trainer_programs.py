@@ -101,7 +101,7 @@ def test_asha_ends_bad_trials_early(cluster: Any, tmp_path: Path) -> None:
     epochs = {rate: int(count) for rate, count in re.findall(r"learning rate (\S+): .* after (\d) epochs", printed)}
     assert set(epochs) == {"0.05", "0.02", "0.002", "0.0002"}, printed
     assert max(epochs.values()) == 2, printed
-    # the worst rate, and the last to report, because all other trials are ahead of it
+    # The worst rate, and the last to report, because all other trials are ahead of it.
     assert epochs["0.0002"] == 1, printed
 
 

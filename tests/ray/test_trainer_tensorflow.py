@@ -92,5 +92,5 @@ def test_weights_are_those_of_one_process(trained: dict[str, Any]) -> None:
         slope, intercept = slope - RATE * np.mean(2 * error * x), intercept - RATE * np.mean(2 * error)
     first, second = trained["ends"]
     assert first == second
-    # the tolerance suits float32 and weights of about 1
+    # The tolerance suits float32 and weights of about 1.
     np.testing.assert_allclose(first, [slope, intercept], rtol=0, atol=1e-6)

@@ -81,7 +81,7 @@ def run_silence(expected: str) -> None:
     else:
         assert all(it["prompt_batches"] == 0 and it["control_messages"] > 0 for it in changes), changes
     counters = after[0]["counters"]
-    # NCCL does not report its bytes
+    # NCCL does not report its bytes.
     assert counters["data_bytes_sent"] is counters["data_bytes_received"] is None, counters
     work, check = groups[1].another_way(3, 100)
     work.wait()

@@ -38,7 +38,7 @@ int cuMemAlloc_v2(Address* address, size_t bytes) {
   auto memory = Shared::Create(bytes, UuidOf(TheContext()->device).bytes);
   if (!memory) return kOutOfMemory;
   memory->PoisonAtEnd();
-  // fill with garbage, so that no caller can rely on zeros
+  // Fill with garbage, so that no caller can rely on zeros.
   std::memset(memory->data(), 0xA5, std::min(bytes, size_t{1} << 20));
   *address = reinterpret_cast<Address>(memory->data());
   std::lock_guard<std::mutex> lock(Driver::Get().mutex);

@@ -163,7 +163,7 @@ def run_orders(seed: str) -> None:
     everybody = list(range(size()))
     groups = [everybody, everybody[:-1], everybody[1:], [0, size() - 1], everybody[1:-1]]
     if len(set(GPUS)) > 1:
-        # this set shares a GPU with other ranks, but does not contain the rank that leads there
+        # This set uses a GPU that other sets use too, but lacks the rank that leads there.
         groups.append([0, *everybody[2:]])
     sets = [(it, global_process_set if it is everybody else hvd.add_process_set(it)) for it in groups if len(it) > 1]
     order = Order(sets, random.Random(1000 * int(seed) + rank()))
@@ -286,7 +286,7 @@ def run_leaving(folder: str) -> None:
         print("left early", flush=True)
         return
     if rank() == 1:
-        # the engine blames NCCL for an error that is two seconds older than the rank's departure
+        # The engine blames NCCL for an error that is two seconds older than the rank's departure.
         signs.wait_for("left", [2])
         ctypes.CDLL(os.environ["STANDIN_NCCL"]).standin_nccl_fail(2)
     until = time.monotonic() + 3.5  # the engine blames NCCL after two seconds

@@ -33,7 +33,7 @@ if _rank == 1 and "FAIL_AT_RANK_1" in os.environ:
     os.environ["STANDIN_FAIL"] = os.environ["FAIL_AT_RANK_1"]
 if "STANDIN_UUID_BY_RANK" in os.environ:
     os.environ["STANDIN_UUID"] = f"of {_rank}"
-# GPU of each rank, for example "0,0,1"; ranks with equal numbers share one
+# GPU of each rank, for example "0,0,1"; ranks with equal numbers share one.
 GPUS = os.environ.get("STANDIN_GPUS", "").split(",")
 if "STANDIN_GPUS" in os.environ:
     os.environ["STANDIN_UUID"] = f"GPU {GPUS[_rank]}"
@@ -239,7 +239,7 @@ def check_averages() -> None:
                     wanted.append(exact)
                 runs.append(Run(ask, values[rank()], wanted, shift=shift % 3))
                 scaled = replace(ask, prescale=0.5, postscale=2.0)
-                # equal to the result on the host
+                # Equal to the result on the host.
                 runs.append(Run(scaled, values[rank()], None, in_place=ask.kind == ALLREDUCE))
         for run in runs:
             run.check()

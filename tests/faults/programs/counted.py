@@ -105,7 +105,7 @@ class TorchWork:
         self.torch, self.elastic = torch, hvd_torch.elastic
         torch.manual_seed(0)
         layers = torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-        # double precision keeps rounding far below the differences that tests look for
+        # Double precision keeps rounding far below the differences that tests look for.
         self.model = torch.nn.Sequential(*layers).double()
         if hvd.rank() > 0:  # other ranks start with wrong weights, which rank 0's must replace
             for parameter in self.model.parameters():

@@ -42,7 +42,7 @@ def loop(kind: str, call: Callable[[], object]) -> None:
             # must not reach its threads.
             if f"rank {other}" not in str(error):
                 raise
-            # the other rank takes part in no more rounds, so the main thread must not wait for any
+            # The other rank takes part in no more rounds, so the main thread must not wait for any.
             rounds[kind].release(3 * len(kinds))
             threading.Event().wait()
         rounds[kind].release()

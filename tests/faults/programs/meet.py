@@ -37,7 +37,7 @@ def after_the_meeting(infos):
     return result
 
 
-# the launcher terminates the survivors, but they still have to report the error
+# The launcher terminates the survivors, but they still have to report the error.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if int(os.environ["HOROVOD_RANK"]) == victim:
     bootstrap.peers = after_the_meeting

@@ -11,5 +11,5 @@ import horovod.numpy as hvd
 hvd.init()
 total = hvd.allreduce(np.array([float(hvd.rank())]), op=hvd.Sum)
 place = f"{hvd.rank()}/{hvd.size()} {hvd.local_rank()}/{hvd.local_size()} {hvd.cross_rank()}/{hvd.cross_size()}"
-# in one write, because mpirun mixes the pieces of several ranks
+# In one write, because mpirun mixes the pieces of several ranks.
 sys.stdout.write(f"{socket.gethostname()} {place} {int(total[0])}\n")
