@@ -187,9 +187,9 @@ TEST_CASE("direct: a rank that leaves in the middle fails it by name") {
     CHECK(status.code == Code::kFailed);
     CHECK(status.text.find("rank 2") != std::string::npos);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // if we left first, the other rank might name us instead
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
     self.world().Close();
-    data[(1 << 18) - 1] = 5;  // the memory is still ours
+    data[(1 << 18) - 1] = 5;  // this rank may still use the memory
     CHECK(data[(1 << 18) - 1] == 5);
     hvd::Status refused;
     CHECK(self.world().Allocate(10, &refused) == nullptr);

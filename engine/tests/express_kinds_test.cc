@@ -153,7 +153,7 @@ TEST_CASE("express memory: a buffer is free when everybody has said that it is d
   CHECK(mine.FreeBuffer() == nullptr);
   mine.Gone(1, 1);  // this rank has finished with the buffer too
   CHECK(mine.FreeBuffer() == first);
-  CHECK(mine.NextNumber(false) == 3);  // the buffer stays free
+  CHECK(mine.NextNumber(false) == 3);  // number 3 uses no buffer
   CHECK(mine.FreeBuffer() == nullptr);
   mine.Acknowledged(2, 3);
   mine.Gone(1, 3);

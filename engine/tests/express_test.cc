@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small allreduces on the fast path without the leader: rounds and their parts, what the leader does with them, and
-// whole worlds in which each rank uses the fast path or the leader.
+// Small allreduces on the fast path without the leader. A round is one run of a tensor, and a part is one member's
+// contribution to it. The tests also use whole worlds, in which each rank chooses the fast path or the leader.
 #include <doctest/doctest.h>
 
 #include <random>

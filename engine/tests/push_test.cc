@@ -214,7 +214,7 @@ TEST_CASE("push: a rank that leaves in the middle fails it by name") {
     CHECK(status.code == Code::kFailed);
     CHECK(status.text.find("rank 2") != std::string::npos);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // if we left first, the other rank might name us instead
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
   });
 }
 

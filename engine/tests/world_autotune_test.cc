@@ -159,7 +159,7 @@ TEST_CASE("world: tuning with process sets, joins and mismatches beside it") {
   RunWorld({4, 1, true, 65536, TuneFast}, [](Rank& self) {
     int id = 0;
     for (int step = 0; step < kMostSteps && !AllDone(self); ++step) {
-      if (step % 10 == 0) {  // some sets exist before the values change, some are created afterwards
+      if (step % 10 == 0) {  // create sets before and after the values change
         auto add = self.Operation<char>(OpKind::kAddProcessSet, "add", DType::kUInt8, {}, nullptr, nullptr);
         add->request.splits = {2, 3};
         CHECK(self.Run(std::move(add)).ok());
@@ -203,7 +203,7 @@ TEST_CASE("world: a shutdown in the middle of tuning ends like any other") {
     CHECK(status.code == hvd::Code::kFailed);
     CHECK(status.text.find("rank 0") != std::string::npos);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // if we left first, the other rank might name us instead
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
   });
 }
 

@@ -243,6 +243,6 @@ TEST_CASE("world: a rank that leaves fails what needs it, by name") {
     CHECK(status.text.find("rank 2") != std::string::npos);
     CHECK(status.text.find("Horovod has been shut down") == 0);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // if we left first, the other rank might name us instead
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
   });
 }

@@ -93,9 +93,7 @@ def test_fault_36_rank_0_is_killed_at_any_line_before_the_first_commit(zygote, t
 
 
 def test_rank_0_raises_before_the_first_sync(zygote, tmp_path):
-    """Check an error of the program itself, such as too little memory for its data, which does not concern the
-    checkpoint.
-    """
+    """Check an error of the program, such as too little memory for its data, unrelated to the checkpoint."""
     write_checkpoint(tmp_path / "checkpoints")
     job = Job(zygote, tmp_path / "checkpoints", TEST_RAISES=1)
     assert "exit code 1" in str(job.said), job.what
@@ -156,9 +154,7 @@ def test_a_checkpoint_folder_that_is_a_file_ends_the_job(zygote, tmp_path):
 
 
 def test_two_states_of_one_program_are_not_mixed_up(zygote, tmp_path):
-    """Kill rank 0 after it has loaded the first state and before the first sync of the second, whose checkpoint is
-    newer.
-    """
+    """Kill rank 0 between its first state and the first sync of the second, whose checkpoint is newer."""
     write_checkpoint(tmp_path / "second", 6, number=9)
     first = tmp_path / "first"
     write_checkpoint(first)

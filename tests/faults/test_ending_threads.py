@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fault 42: a program ends while its threads are inside calls of Horovod, and is never aborted by that.
 
-Its exit code is the one that it chose. HOROVOD_TEST_ENDS (3) is the number of repetitions, and HOROVOD_TEST_SEED
+It ends with the exit code that it chose. HOROVOD_TEST_ENDS (3) is the number of repetitions, and HOROVOD_TEST_SEED
 chooses the moments.
 """
 

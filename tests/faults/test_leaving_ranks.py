@@ -13,7 +13,7 @@ from testkit.speed import patience
 import horovod
 
 PROGRAMS = Path(__file__).parent / "programs"
-LINGER_S = 2.5  # longer than the launcher waits for a better cause than ranks that lost a peer
+LINGER_S = 2.5  # longer than the launcher waits for a first failure other than a rank that lost a peer
 GRACE_S = 5.0
 # Time for an elastic job to continue with a replacement, far less than the process that raised may take to end.
 GOES_ON_S = 15.0

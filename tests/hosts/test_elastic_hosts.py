@@ -162,9 +162,7 @@ class FrozenAgent:
 
 @pytest.mark.parametrize("batch", range(0, FROZEN_AGENTS, JOBS_AT_ONCE))
 def test_members_leave_a_host_of_which_only_the_agent_is_frozen(batch, hosts, tmp_path):
-    """Check that members leave the host, because otherwise they would keep training with workers that the driver has
-    lost.
-    """
+    """Check that members leave the host, or they would keep training with workers that the driver has lost."""
     print(f"HOROVOD_TEST_SEED={SEED}")
     chance = random.Random(f"{SEED} {batch}")
     with ExitStack() as stack:

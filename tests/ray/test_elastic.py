@@ -62,9 +62,7 @@ def train(end: str) -> tuple[int, int, int, list[int]]:
 
 
 class Director:
-    """Callback that collects the reports of the newest world, and runs the next act once a world of its size is
-    complete.
-    """
+    """Callback that collects the newest world's reports, and runs the next act once a world of its size is complete."""
 
     def __init__(self, *acts: tuple[int, Any]) -> None:
         self.acts = list(acts)
@@ -83,7 +81,10 @@ class Director:
 
 
 def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
-    """Run four workers on two nodes. One is killed and replaced; a node joins, and is killed with its two workers."""
+    """Run four workers on two nodes.
+
+    One is killed and replaced; a node joins, and is killed with its two workers.
+    """
     end = tmp_path / "end"
     added: list[Any] = []
     options = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}

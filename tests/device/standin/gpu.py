@@ -177,8 +177,7 @@ def start(
 ) -> int:
     """Start a collective. All ranks must start the same ones in the same order.
 
-    Args:
-        inputs: Addresses of the inputs, each with an array of the same shape and dtype.
+    Each input is its address, with an array of the same shape and dtype.
     """
     member = default_context.membership_of(ask.set)
     number = next(_numbers.setdefault(member.id, itertools.count()))
