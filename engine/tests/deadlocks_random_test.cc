@@ -45,7 +45,7 @@ class Simulation {
     }
   }
 
-  // Run until nothing moves any more or a deadlock is certain. Return the ranks of that deadlock.
+  // Run until no rank can move any more, or until `look` finds a certain deadlock. Return the ranks of that deadlock.
   std::vector<int> Run(bool look) {
     for (int step = 0; step < kSteps; ++step) {
       Step();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Relays, the ranks that forward parts of fast-path collectives between hosts. In every layout each part reaches every
-// member once and crosses to each other host once. Only the leader receives parts from each member directly.
+// member once and crosses to each other host once. The leader is the exception: it receives the parts of other hosts
+// from each member directly.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -47,7 +47,8 @@ def node_options(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    # With the dashboard a job of Ray Train ends twelve seconds sooner, because it asks the dashboard for live nodes.
+    # With the dashboard a job of Ray Train ends twelve seconds sooner, because it asks the dashboard what is still
+    # alive.
     board = {"include_dashboard": True, "dashboard_port": free_port()}
     cluster = Cluster()
     try:
