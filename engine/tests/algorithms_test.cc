@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which algorithm runs between hosts: the whole choice as a table, and what the leader's record makes of it.
+// Which algorithm runs between hosts: a table of every choice, and how the leader's record carries the choice.
 #include "agreement/algorithms.h"
 
 #include <doctest/doctest.h>
@@ -37,24 +37,24 @@ TEST_CASE("algorithms: the choice follows from the hosts, the tensor's size and 
     HostAlgorithm chosen;
   };
   const Row rows[] = {
-      // one host, few hosts
+      // one host, or few hosts
       {{1, false}, 4, {}, kDirect},
       {{1, false}, 100 * kMiB, {}, kDirect},
       {{2, true}, 4, {}, kDirect},
       {{8, true}, 4, {}, kDirect},
       {{8, true}, 100 * kMiB, {}, kDirect},
-      // more: short tensors
+      // more than 8 hosts, tensors up to 256 KiB
       {{9, true}, 4, {}, kDoubling},
       {{9, true}, 256 * kKiB, {}, kDoubling},
       {{16, true}, 256 * kKiB, {}, kDoubling},
       {{17, true}, 256 * kKiB, {}, kDoubling},
       {{1000, true}, 256 * kKiB, {}, kDoubling},
-      // longer ones
+      // 256 KiB to 4 MiB: direct exchange up to 16 hosts, the ring with more
       {{9, true}, 256 * kKiB + 1, {}, kDirect},
       {{16, true}, 4 * kMiB, {}, kDirect},
       {{17, true}, 256 * kKiB + 1, {}, kRing},
       {{32, true}, 4 * kMiB, {}, kRing},
-      // long ones
+      // above 4 MiB
       {{9, true}, 4 * kMiB + 1, {}, kRing},
       {{16, true}, 4 * kMiB + 1, {}, kRing},
       {{32, true}, 100 * kMiB, {}, kRing},
@@ -63,9 +63,9 @@ TEST_CASE("algorithms: the choice follows from the hosts, the tensor's size and 
       {{9, false}, 4, {}, kDirect},
       {{32, false}, 100 * kMiB, {}, kDirect},
       {{32, false}, 100 * kMiB, {false, 1}, kDirect},
-      // nothing to sum
+      // empty tensors
       {{32, true}, 0, {false, 2}, kDirect},
-      // sums in the order of ranks
+      // deterministic sums, in the order of ranks
       {{8, true}, 4, {true, -1}, kDirect},
       {{9, true}, 4, {true, -1}, kDirect},
       {{16, true}, 256 * kKiB, {true, -1}, kDirect},
@@ -76,7 +76,7 @@ TEST_CASE("algorithms: the choice follows from the hosts, the tensor's size and 
       {{32, true}, 4, {true, 2}, kRing},
       {{4, true}, 4, {true, 1}, kRing},
       {{32, true}, 4, {true, 0}, kDirect},
-      // as asked for
+      // an algorithm that was asked for; the number 7 names none, so the default applies
       {{2, true}, 4, {false, 1}, kRing},
       {{2, true}, 4, {false, 2}, kDoubling},
       {{32, true}, 100 * kMiB, {false, 0}, kDirect},
@@ -116,7 +116,7 @@ TEST_CASE("algorithms: the record names it, and tensors that differ in it are no
   REQUIRE(testing::Summary(records) == "a c | b d");
   for (const Entry& entry : records[0].entries) CHECK(entry.algorithm == kDoubling);
   for (const Entry& entry : records[1].entries) CHECK(entry.algorithm == kRing);
-  // What is known by its slot is fused as before.
+  // Tensors that are announced by their slots are fused in the same way.
   for (int member : {0, 1}) {
     for (const Record& record : records) {
       for (const Entry& entry : record.entries) coordinator.OnReady(member, entry.slot, records.back().sequence);

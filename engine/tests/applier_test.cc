@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a member makes of each kind of record. Its set has one member, so that nothing travels.
+// What a member does with each kind of record. Its set has one member, so that no data is exchanged.
 #include "core/applier.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,8 @@ class OneRank {
 
   Applier& applier() { return membership_.applier; }
 
-  // As if the caller had submitted it and the leader had heard of it. Tensors are filled with `fill`, out of place.
+  // Submit an operation that the leader already knows. Each element of its input is `fill`, and its output is a
+  // separate tensor.
   void Submit(const Request& request, float fill = 1) {
     auto operation = std::make_unique<Operation>();
     operation->request = request;
@@ -40,7 +41,7 @@ class OneRank {
   }
   void Join() { membership_.state.Join(); }
 
-  // The next record of the log.
+  // Apply `record` as the next record of the log.
   Applier::Outcome Apply(Record record) {
     record.sequence = ++sequence_;
     return applier().Apply(&record);
@@ -99,7 +100,8 @@ Request Sum(const std::string& name) {
   return request;
 }
 
-// Described in full, to be remembered under `slot`; or by the slot alone.
+// Return an entry with the full description, which members remember under `slot`. Cached() returns one with the slot
+// alone.
 Entry Full(const Request& request, uint32_t slot = kNoSlot) {
   Entry entry;
   entry.slot = slot;
@@ -207,7 +209,8 @@ TEST_CASE("applier: what moves no data is finished by its record") {
   CHECK(rank.Run({joined}).status.ok());
   CHECK(rank.done("join"));
   CHECK(rank.handle("join").value == 5);
-  CHECK_FALSE(rank.Run({Full(Sum("x"))}).status.ok());  // the join is over: what others submit must be here too
+  // The join is over, so a batch must contain only tensors that this rank has submitted.
+  CHECK_FALSE(rank.Run({Full(Sum("x"))}).status.ok());
 }
 
 TEST_CASE("applier: which sets there are is left to others") {

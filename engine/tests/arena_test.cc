@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions of shared memory: where memory lies, and what stays shared while peers are about to write to it.
+// Shared memory arenas: which offset memory has, and which pages stay shared while peers may still write to them.
 #include "memory/arena.h"
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ size_t Reserve(Arena& arena, size_t bytes) {
   return static_cast<size_t>(offset);
 }
 
-// As a peer sees it.
+// Return the byte at `offset` as a peer reads it, through the file descriptor.
 char At(const Arena& arena, size_t offset) {
   char found = 0;
   REQUIRE(pread(arena.fd(), &found, 1, static_cast<off_t>(offset)) == 1);
@@ -49,8 +49,8 @@ TEST_CASE("memory has a place only within one region") {
   CHECK(arena->PlaceOf(arena->at(first), 2 * kPage, &pin) == static_cast<int64_t>(first));
   CHECK(arena->PlaceOf(arena->at(first + 100), 2 * kPage - 100, &pin) == static_cast<int64_t>(first + 100));
   CHECK(arena->PlaceOf(arena->at(second), kPage, &pin) == static_cast<int64_t>(second));
-  CHECK(arena->PlaceOf(arena->at(first + 100), 2 * kPage, &pin) == -1);  // reaches into the next
-  CHECK(arena->PlaceOf(arena->at(second + kPage), 1, &pin) == -1);       // nobody's yet
+  CHECK(arena->PlaceOf(arena->at(first + 100), 2 * kPage, &pin) == -1);  // reaches into the next region
+  CHECK(arena->PlaceOf(arena->at(second + kPage), 1, &pin) == -1);       // not allocated yet
   CHECK(arena->PlaceOf(arena->at(second), Arena::kExtent, &pin) == -1);
   char elsewhere;
   CHECK(arena->PlaceOf(&elsewhere, 1, &pin) == -1);
@@ -113,7 +113,8 @@ TEST_CASE("a child puts a copy in the place of what was pinned") {
   std::memset(arena->at(offset), 'x', 3 * kPage);
   Arena::Pin pin;
   REQUIRE(arena->PlaceOf(arena->at(offset), 1, &pin) >= 0);
-  REQUIRE_FALSE(arena->MakePrivate(offset, 3 * kPage));  // but the child gets it
+  // Refused because of the pin; the forked child still gets a copy.
+  REQUIRE_FALSE(arena->MakePrivate(offset, 3 * kPage));
   const pid_t child = fork();
   if (child == 0) {
     char* mine = reinterpret_cast<char*>(arena->at(offset));

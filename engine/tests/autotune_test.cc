@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The autotuner against a recorded workload with noise added, and rule by rule.
+// The autotuner: on a recorded workload with added noise, and one test for each of its rules.
 #include "tuning/autotune.h"
 
 #include <doctest/doctest.h>
@@ -54,7 +54,7 @@ AutotuneOptions Defaults() {
 
 using Landscape = std::function<double(const Tuning&)>;
 
-// Runs the tuning to its end; the number of samples it took.
+// Run the tuning until it has chosen. Return the number of samples that it took.
 int Tune(Autotuner* tuner, const Landscape& measure) {
   int samples = 0;
   for (; tuner->phase() != Phase::kChosen; ++samples) {
@@ -64,7 +64,7 @@ int Tune(Autotuner* tuner, const Landscape& measure) {
   return samples;
 }
 
-// Every sample is off by about `noise`, and one in twenty was disturbed: half as fast.
+// Return a landscape with noise: each sample is off by about `noise`, and one in twenty shows half of the throughput.
 Landscape Noisy(const Landscape& measure, double noise, std::mt19937* random) {
   return [=](const Tuning& values) {
     std::normal_distribution<double> normal(0, noise);
@@ -77,7 +77,7 @@ Landscape Noisy(const Landscape& measure, double noise, std::mt19937* random) {
 
 TEST_CASE("autotune: within 5 % of the best point of a recorded grid, disturbed samples and all") {
   const double best = BestRecorded();
-  REQUIRE(Recorded(Defaults().start) < 0.95 * best);  // there is something to find
+  REQUIRE(Recorded(Defaults().start) < 0.95 * best);  // the starting values leave room for improvement
   for (double noise : {0.0, 0.02, 0.05}) {
     double worst = 1;
     int misses = 0;
@@ -91,7 +91,7 @@ TEST_CASE("autotune: within 5 % of the best point of a recorded grid, disturbed 
       misses += ratio < 0.95;
     }
     CAPTURE(noise);
-    CHECK(misses <= (noise > 0.02 ? 5 : 0));  // where samples are as far apart as the target is near, nine in ten
+    CHECK(misses <= (noise > 0.02 ? 5 : 0));  // with noise as large as the 5 % target, one in ten may miss
     CHECK(worst > 0.9);
   }
 }
@@ -127,7 +127,7 @@ TEST_CASE("autotune: the starting values stay where nothing measured better") {
 TEST_CASE("autotune: what the user fixed is never touched") {
   for (int fixed = 0; fixed < 8; ++fixed) {
     AutotuneOptions options = Defaults();
-    options.start = {5 * kMiB, 0, 100 << 10};  // none of them on the grid
+    options.start = {5 * kMiB, 0, 100 << 10};  // no value lies on the grid
     options.fixed_fusion = fixed & 1;
     options.fixed_cycle = fixed & 2;
     options.fixed_chunk = fixed & 4;
@@ -176,7 +176,7 @@ TEST_CASE("autotune: no samples, no change; a sample without time or bytes is ta
   tuner.AddSample(1, 0);
   CHECK(Tune(&tuner, Recorded) == 3 + kFinalSamples);
   const Tuning chosen = tuner.values();
-  tuner.AddSample(1, 1e9);  // it is over
+  tuner.AddSample(1, 1e9);  // ignored, because the tuning has ended
   CHECK(tuner.values() == chosen);
 }
 
@@ -191,6 +191,6 @@ TEST_CASE("gaussian process: goes through what it was told, is unsure elsewhere,
   CHECK(process.ExpectedImprovement({1, 0, 1}, 1) > process.ExpectedImprovement({0, 0, 0}, 1));
   GaussianProcess noisy(0.8);
   noisy.Fit({{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, {3, 1, 2});
-  CHECK(noisy.At({0, 0, 0}).mean < 2);  // it believes the mean, and that only so far
+  CHECK(noisy.At({0, 0, 0}).mean < 2);  // estimates the mean, drawn towards 0 because of the noise
   CHECK(noisy.At({0, 0, 0}).mean > 1);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole worlds of several hosts: every algorithm between them, with one and two ranks on each, gives on every rank the
-// bits that its order of sums promises, whatever is fused with what.
+// Whole worlds of several hosts. Every algorithm between hosts, with one and two ranks on each host, gives on every
+// rank exactly the bits that its order of additions promises, however tensors are fused.
 #include <cstring>
 #include <random>
 
@@ -41,10 +41,10 @@ std::string NameOf(const Case& wanted) {
 
 bool IsRounded(DType dtype) { return hvd_is_floating(static_cast<int32_t>(dtype)) && hvd::SizeOf(dtype) < 4; }
 
-// Numbers for which every order of additions gives bits of its own, in any type.
+// Return numbers whose sum has different bits for every order of additions, in any type.
 Bytes Input(const Case& wanted, int rank) {
   std::minstd_rand random(static_cast<unsigned>(rank) * 7919 + static_cast<unsigned>(wanted.count));
-  random.discard(3);  // the first numbers after neighbouring seeds are alike
+  random.discard(3);  // skip the first numbers, because adjacent seeds give similar ones
   Bytes bytes(wanted.count * hvd::SizeOf(wanted.dtype));
   for (size_t i = 0; i < wanted.count; ++i) {
     const float number = static_cast<float>(static_cast<int32_t>(2 * random())) / 1e9f;
@@ -116,7 +116,8 @@ Bytes Converted(const Bytes& from, DType dtype, bool widen) {
   return to;
 }
 
-// A binary tree over hosts, neighbours first; those beyond a power of two are added to a neighbour before that.
+// Reduce with a binary tree over hosts, adjacent hosts first. Hosts beyond a power of two are first added to an
+// adjacent host.
 Bytes Tree(Reduction reduction, std::vector<Bytes> hosts) {
   const DType dtype = reduction.dtype;
   const bool wide = IsRounded(dtype) && reduction.op != ReduceOp::kMin && reduction.op != ReduceOp::kMax;
@@ -155,7 +156,8 @@ void PutExactAverage(const std::vector<Bytes>& inputs, Bytes* to) {
   }
 }
 
-// The average of integers under 64 bits, which no order of sums changes; false for what is something else.
+// Compute the average of integers under 64 bits, which does not depend on the order of sums. Return false for other
+// cases.
 bool ExactAverage(const Case& wanted, int ranks, Bytes* to) {
   if (wanted.op != ReduceOp::kAverage) return false;
   std::vector<Bytes> inputs;
@@ -232,7 +234,7 @@ std::unique_ptr<hvd::Operation> Allreduce(Rank& self, const Case& wanted, const 
   return operation;
 }
 
-// Each alone, twice (the second time from the cache), then all as one group, in place.
+// Reduce each tensor alone, twice (the second time from the cache), then all of them as one group, in place.
 void CheckSizes(Rank& self, const std::vector<Case>& cases, const std::vector<Bytes>& expected) {
   for (size_t i = 0; i < cases.size(); ++i) {
     const Bytes in = Input(cases[i], self.rank());
@@ -288,7 +290,8 @@ uint64_t Streams(Rank& self) {
   return std::stoull(described.substr(described.find(key) + key.size()));
 }
 
-// Between them the layouts see every dtype and op several times, those of 3, 4 and 5 hosts all of them.
+// Check every layout. Together the layouts cover every dtype and op several times; those of 3, 4 and 5 hosts with one
+// rank each cover all.
 void CheckEveryLayout(HostAlgorithm algorithm, int most_hosts) {
   const std::vector<Case> every = EveryDtypeAndOp();
   for (int hosts = 2; hosts <= most_hosts; ++hosts) {
@@ -315,7 +318,8 @@ void CheckEveryLayout(HostAlgorithm algorithm, int most_hosts) {
 }  // namespace
 
 TEST_CASE("between hosts: direct exchange gives the bits of its order for every layout, dtype and op") {
-  CheckEveryLayout(HostAlgorithm::kDirect, 5);  // it knows nothing of powers of two
+  // More hosts add nothing, because direct exchange does not depend on powers of two.
+  CheckEveryLayout(HostAlgorithm::kDirect, 5);
 }
 
 TEST_CASE("between hosts: a ring gives the bits of its order for every layout, dtype and op") {
@@ -345,8 +349,9 @@ TEST_CASE("between hosts: a rank connects to its neighbours in the ring, and to 
       CHECK(self.Run(self.Operation(OpKind::kAllreduce, "x", DType::kFloat32, {20000}, data.data(), data.data())).ok());
       CHECK(data[19999] == kHosts);
       const uint64_t control = self.rank() == 0 ? kHosts - 1 : 1, data_streams = Streams(self) - control;
-      if (algorithm == HostAlgorithm::kRing) CHECK(data_streams <= 4);      // there and back, from one and to the other
-      if (algorithm == HostAlgorithm::kDoubling) CHECK(data_streams == 4);  // log2 of 16
+      // One lane to each of the two neighbours, with two streams each.
+      if (algorithm == HostAlgorithm::kRing) CHECK(data_streams <= 4);
+      if (algorithm == HostAlgorithm::kDoubling) CHECK(data_streams == 4);  // one for each of log2(16) partners
       if (algorithm == HostAlgorithm::kDirect) CHECK(data_streams == 2 * (kHosts - 1));
     });
   }
@@ -356,7 +361,7 @@ TEST_CASE("between hosts: many hosts of two start, reduce, and know few of each 
   constexpr int kHosts = 32, kRanks = 2 * kHosts;
   RunWorld({kRanks, kHosts, true, 4096}, [](Rank& self) {
     const int64_t sum = kRanks * (kRanks - 1) / 2;
-    for (int64_t count : {10, 300000}) {  // doubling and ring
+    for (int64_t count : {10, 300000}) {  // the first size uses doubling, the second one the ring
       std::vector<int32_t> data(static_cast<size_t>(count), self.rank());
       const std::string name = "x" + std::to_string(count);
       CHECK(self.Run(self.Operation(OpKind::kAllreduce, name, DType::kInt32, {count}, data.data(), data.data())).ok());
@@ -364,7 +369,8 @@ TEST_CASE("between hosts: many hosts of two start, reduce, and know few of each 
       CHECK(data.back() == sum);
     }
     const uint64_t control = self.rank() == 0 ? kHosts - 1 : self.rank() % 2 == 0 ? 1 : 0;
-    CHECK(Streams(self) - control <= 5 + 4 + 2);  // doubling, ring, and life lines where sockets serve for them
+    // Doubling, ring, and liveness sockets where shared memory does not serve for them.
+    CHECK(Streams(self) - control <= 5 + 4 + 2);
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as real processes that die, one because of the other: who is left names the one that died first, whatever it
-// hears of first.
+// Ranks as real processes that die, one as a consequence of another. The remaining ranks name the one that died first,
+// whichever loss they notice first.
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -24,7 +24,7 @@ using hvd::testing::Rank;
 
 constexpr int kPatienceMs = 20000;
 
-// A message between the test and a rank; an empty one if it does not come.
+// Return the next message between the test and a rank, or an empty string if none arrives in time.
 std::string Receive(int fd) {
   char data[4096];
   pollfd one{fd, POLLIN, 0};
@@ -50,7 +50,8 @@ Status Reduce(Rank& self, int set, std::vector<float>* data) {
   return self.Run(std::move(operation));
 }
 
-// Sets of two neighbours each, 0 and 1, 1 and 2, ...; those that this rank is in.
+// Create process sets of two adjacent ranks: {0, 1}, {1, 2}, ... Return the ids of those that contain this rank, or the
+// global set if there is none.
 std::vector<int> Sets(Rank& self, bool wanted) {
   std::vector<int> mine;
   for (int first = 0; wanted && first + 1 < self.size(); ++first) {
@@ -139,7 +140,7 @@ class Processes {
     pid_t& pid = pids_[static_cast<size_t>(rank)];
     if (pid > 0) waitpid(std::exchange(pid, 0), nullptr, 0);
   }
-  // What became of a rank: whom it names, in which words.
+  // Check the message in which a rank names the lost rank.
   void CheckNames(int rank, int victim) {
     const std::string outcome = Receive(lines_[static_cast<size_t>(rank)].get());
     std::string_view text = outcome;
@@ -165,7 +166,7 @@ const std::vector<Job> kJobs = {
 
 }  // namespace
 
-// All that has happened meanwhile lies before rank 0 at once when it goes on.
+// Rank 0 is stopped meanwhile, so that it finds all messages and losses at once when it continues.
 TEST_CASE("chains: a rank that looks late names the one that died, not those who left because of it") {
   for (const Job& job : kJobs) {
     CAPTURE(job.ranks);
@@ -182,7 +183,7 @@ TEST_CASE("chains: a rank that looks late names the one that died, not those who
       std::vector<int> later = {0};
       for (int rank = 1; rank < job.ranks; ++rank) {
         if (rank == victim) continue;
-        if (HostOf(job, rank) != HostOf(job, victim)) {  // it hears of it through rank 0
+        if (HostOf(job, rank) != HostOf(job, victim)) {  // this rank learns of the loss through rank 0
           later.push_back(rank);
           continue;
         }

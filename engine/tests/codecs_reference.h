@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the codecs share: values of all kinds, flavours, memory with guards, and the formats written down
-// once more, value by value.
+// Shared parts of the codec tests: values of all kinds, the usable instruction-set variants, memory with guards, and a
+// second, value-by-value implementation of the formats.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline std::vector<std::string> Flavours() {
   return usable;
 }
 
-// The best flavour is in use again after a test, whatever it tried.
+// Guard that restores the variant that was in use before the test.
 struct Restored {
   std::string before = CodecFlavour();
   ~Restored() { SelectCodecFlavour(before.c_str()); }
@@ -47,7 +47,7 @@ inline Floats Make(Kind kind, size_t count, unsigned seed) {
     value = normal(random);
     if (kind == Kind::kZeros) value = value < 0 ? -0.0f : 0.0f;
     if (kind == Kind::kDenormal) value *= 1e-42f;
-    if (kind == Kind::kTiny) value *= 4e-37f;  // about where 127 / max overflows
+    if (kind == Kind::kTiny) value *= 4e-37f;  // close to where 127 / max overflows
     if (kind == Kind::kHuge) value *= 6e37f;
     if (kind == Kind::kMixed && random() % 3 == 0) value = value < 0 ? -0.0f : 0.0f;
   }
@@ -62,7 +62,7 @@ inline Floats Sums(const Floats& values, const Floats& residual) {
   return sums;
 }
 
-// NaN is NaN, whatever its bits.
+// Return true if both are equal bit for bit, where any NaN equals any other.
 inline bool SameFloats(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](float x, float y) {
            return (std::isnan(x) && std::isnan(y)) || std::memcmp(&x, &y, sizeof x) == 0;

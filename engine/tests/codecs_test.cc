@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 and one-bit codecs against a naive reference, in every flavour that this machine can run.
+// The int8 and one-bit codecs against a naive reference, in every instruction-set variant that this machine can run.
 #include "codecs/codecs.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ using namespace codec_tests;
 const size_t kCounts[] = {0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000, 4095, 4096, 4097, 8200};
 const size_t kBlocks[] = {1, 3, 16, 100, 256, 4096};
 
-// A codec with its block, if it has one, given; and the reference for it.
+// A codec, with its block size already bound if it has one, and its reference.
 struct Tested {
   std::string name;
   std::function<size_t(size_t count)> bytes;
@@ -43,7 +43,7 @@ std::vector<Tested> TestedCodecs() {
 
 enum class Left { kNone, kApart, kValues, kResidual };
 
-// Encodes to an odd address between guards, and compares the wire and what is left with the reference.
+// Encode to an odd address between guard bytes. Compare the wire bytes and the rounding error with the reference.
 void CheckEncode(const Tested& codec, const Floats& values, const Floats& residual, Left left) {
   const Floats p = Sums(values, residual);
   const Wire expected = codec.reference(p);
@@ -63,7 +63,8 @@ void CheckEncode(const Tested& codec, const Floats& values, const Floats& residu
   REQUIRE(SameFloats(*to, lost));
 }
 
-// Decodes the sum of wires at odd addresses to `before`.
+// Decode the sum of wires at odd addresses, and compare it with the reference. With `accumulates`, add it to earlier
+// values.
 void CheckDecode(const Tested& codec, const std::vector<Wire>& wires, size_t count, float factor, bool accumulates) {
   std::vector<Wire> shifted;
   std::vector<const void*> addresses;

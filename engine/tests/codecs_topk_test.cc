@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The top-k codec: which values it sends, that nothing is lost, and that messages of others cannot do harm.
+// The top-k codec: which values it sends, that no value is lost, and that malformed messages do no harm.
 #include <doctest/doctest.h>
 #include <hvd/engine.h>
 
@@ -33,7 +33,7 @@ Message Encode(const CodecInput& input, size_t k) {
 
 Message Encode(const Floats& p, size_t k) { return Encode({p.data(), nullptr, nullptr, p.size()}, k); }
 
-// Of all that is sent, nothing is smaller than anything that is not; of equal values the first are sent.
+// Check that no value that was sent is smaller than one that was not. Among equal values the first ones are sent.
 void CheckSelection(const Message& message, const Floats& p, size_t k) {
   REQUIRE(message.indices.size() >= 1);
   REQUIRE(message.indices.size() <= TopKPairs(k));
@@ -71,7 +71,7 @@ TEST_CASE("top-k sends the largest values, loses nothing, and has the same bits 
   for (const size_t count : {1, 2, 17, 1000, 1024, 1025, 5000, 30011}) {
     for (const Kind kind : {Kind::kNormal, Kind::kZeros, Kind::kDenormal, Kind::kHuge, Kind::kMixed}) {
       const Floats values = Make(kind, count, 1);
-      // Where the sum of two could overflow, there is none.
+      // The sum of two huge values could overflow, so huge values have no residual.
       const Floats residual = kind == Kind::kHuge ? Floats() : Make(kind, count, 2);
       const Floats p = Sums(values, residual);
       for (const size_t k : {size_t{1}, count / 100 + 1, count / 3 + 1, count}) {
@@ -105,7 +105,7 @@ TEST_CASE("top-k may leave the rest where the values or the residual were") {
 }
 
 TEST_CASE("top-k keeps to its limit where far more values reach the threshold than the sample says") {
-  // Magnitudes that rise make each value a candidate; those that are equal all reach any threshold.
+  // In rising magnitudes each value is a candidate, and equal ones all reach any threshold.
   for (const size_t k : {1, 10, 1000}) {
     const Floats rising = Rising(50000), equal(50000, -2.0f);
     for (const Floats& p : {rising, equal}) {
@@ -119,7 +119,7 @@ TEST_CASE("top-k keeps to its limit where far more values reach the threshold th
     CHECK(message.indices.size() == TopKPairs(k));
     CHECK(message.indices.back() == static_cast<int32_t>(TopKPairs(k)) - 1);
   }
-  // A sample of 1,024 of a million values meets none of these.
+  // The sample takes 1,024 of the million values, and contains none of the nonzero ones.
   Floats sparse(1000000);
   for (size_t i = 0; i < 40000; i++) sparse[25 * i + 7] = static_cast<float>(i + 1);
   CheckSelection(Encode(sparse, 100), sparse, 100);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peers that must not get in: wrong secret, world, generation or rank, strangers, slow ones, crowds, replays.
+// Peers that must not connect: wrong secret, world, generation or rank, strangers, slow peers, crowds, replays.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -24,7 +24,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
   wrong.secret = "another secret";
   Node* impostor = world.Add(wrong);
   world.SetPeers();
-  impostor->connector->limits.dial = milliseconds(3000);  // for one answer at least, on a busy machine too
+  impostor->connector->limits.dial = milliseconds(3000);  // long enough for at least one answer on a busy machine
   Status status = world.Failure(impostor, {0, 0, 0, 0, 0});
   CHECK(status.code == Code::kFailed);
   CHECK(status.text.find("rank 1 could not connect to rank 0 at 127.0.0.1:") == 0);
@@ -34,7 +34,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
 
   impostor->connector->limits.dial = milliseconds(30000);
   const uint64_t before = impostor->connector->refused();
-  CHECK(impostor->connector->Take({0, 1, 0, 0, 0}, &status).fd == -1);  // goes on knocking
+  CHECK(impostor->connector->Take({0, 1, 0, 0, 0}, &status).fd == -1);  // the impostor keeps dialing
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   CheckLink(&world, zero, 0, one, 1);
@@ -54,8 +54,8 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
   const Status first = world.Failure(late_node, {0, 0, 0, 0, 0});
   CHECK(first.text.find("different generations") != std::string::npos);
   CHECK(world.Failure(foreign_node, {0, 0, 0, 0, 0}).text.find("different jobs") != std::string::npos);
-  CHECK(Clock::now() - start < milliseconds(10000));                    // far less than the time allowed for dialing
-  CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // it stays so
+  CHECK(Clock::now() - start < milliseconds(10000));                    // far less than the dial limit
+  CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // the error is final
   REQUIRE(world.Until([&] { return zero->connector->refused() == 2; }));
 
   Node* one = world.Add(Rank(1));
@@ -91,11 +91,11 @@ TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") 
     Fd stranger = Stranger(port);
     const std::string bytes = (greeting + std::string(88, 'p')).substr(0, half);
     if (half > 0) REQUIRE(SendSome(stranger.get(), bytes.data(), bytes.size()) > 0);
-  }  // each is closed at once
+  }  // each descriptor closes here
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   CheckLink(&world, zero, 0, one, 1);
-  // Of those, one said nothing: so does a peer that only looks whether anybody is there.
+  // The stranger that sent nothing does not count as refused, because a peer that probes the port behaves like this.
   REQUIRE(world.Until([&] { return zero->connector->refused() == 4 + 18; }));
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("a slow handshake is dropped in time, however often it moves") {
   Clock::time_point last = start;
   int sent = 0;
   REQUIRE(world.UntilAwake([&] {
-    if (Clock::now() - last > milliseconds(5) && sent < 39) {  // never a whole greeting
+    if (Clock::now() - last > milliseconds(5) && sent < 39) {  // stop before the greeting is complete
       last = Clock::now();
       sent += SendSome(slow.get(), "H", 1) == 1;
     }
@@ -122,11 +122,12 @@ TEST_CASE("a slow handshake is dropped in time, however often it moves") {
 TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   World world;
   Node* zero = world.Add(Rank(0));
-  zero->connector->limits.handshake = milliseconds(4000);  // all have come before the first has had its time
+  // Long enough for all to connect before the first one times out.
+  zero->connector->limits.handshake = milliseconds(4000);
   std::vector<Fd> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(Stranger(zero->connector->port()));
   while (zero->connector->Progress()) continue;
-  CHECK(zero->watched.size() == 1 + 256);  // the oldest had to make room
+  CHECK(zero->watched.size() == 1 + 256);  // the oldest connections were closed to make room
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   const Clock::time_point start = Clock::now();
@@ -136,7 +137,7 @@ TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   CHECK(zero->watched.size() == 2);  // the listener and the stream that was taken
 }
 
-// Passes a genuine dialer's bytes on to `port` and keeps what it said.
+// Relay a genuine dialer's bytes to `port`, and return the bytes that the dialer sent.
 std::string RecordHandshake(World* world, int port) {
   int fds[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
@@ -172,7 +173,7 @@ TEST_CASE("a recorded handshake cannot be used again") {
 TEST_CASE("a peer that dials again replaces the stream that it has lost") {
   World world;
   Node* zero = world.Add(Rank(0));
-  RecordHandshake(&world, zero->connector->port());  // its end is closed by now
+  RecordHandshake(&world, zero->connector->port());  // its dialer's end is closed by now
   REQUIRE(zero->connector->Offered().size() == 1);
   Node* one = world.Add(Rank(1));
   world.SetPeers();

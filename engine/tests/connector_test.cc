@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connectors over real loopback sockets: streams are made, offered, taken, repeated, given up.
+// Connectors over real loopback sockets: streams are dialed, offered, taken, redialed and abandoned.
 #include <doctest/doctest.h>
 
 #include <cerrno>
@@ -119,14 +119,15 @@ TEST_CASE("a peer that never answers: the dial fails in time") {
   SocketAddress address;
   REQUIRE(ParseAddress("127.0.0.1", 0, &address));
   REQUIRE(bind(silent.get(), address.get(), address.size) == 0);
-  REQUIRE(listen(silent.get(), 8) == 0);  // the kernel completes the connection, and that is all
+  REQUIRE(listen(silent.get(), 8) == 0);  // the kernel completes the connection, but no process answers
   one->connector->SetPeers({{"127.0.0.1", LocalPort(silent.get())}});
   const Clock::time_point start = Clock::now();
   CHECK(world.Failure(one, {0, 0, 0, 0, 0}).text.find(" s): no answer") != std::string::npos);
   CHECK(Clock::now() - start < milliseconds(20000));
 }
 
-// A dial's failure, and how long it took, where an unanswered dial fails much earlier than others.
+// Return the error of a dial and how long the dial took. An unanswered dial fails after 100 ms, other dials after
+// `dial`.
 std::pair<std::string, milliseconds> FailureAt(int port, milliseconds dial) {
   World world;
   Node* one = world.Add(Rank(1));
@@ -237,7 +238,7 @@ TEST_CASE("CloseAll closes everything and leaves the watcher alone") {
   Fd stranger = Stranger(zero->connector->port());
   while (zero->connector->Progress()) continue;
   const std::set<int> watched = zero->watched;
-  CHECK(watched.size() == 3);  // the listener, an offered stream, a stranger
+  CHECK(watched.size() == 3);  // the listener, an offered stream, and a stranger's connection
   const int before = OpenDescriptors();
   zero->connector->CloseAll();
   CHECK(OpenDescriptors() == before - 3);
@@ -264,7 +265,7 @@ TEST_CASE("what cannot work is refused with a reason") {
 
   World world;
   Node* three = world.Add(Rank(3));
-  for (int peer : {-1, 3, 0}) {  // nobody, itself, and one whose address was never told
+  for (int peer : {-1, 3, 0}) {  // no rank, the rank itself, and a rank whose address is unknown
     CHECK(three->connector->Take({peer, 0, 0, 0, 0}, &status).fd == -1);
     CHECK(status.code == Code::kInvalid);
   }

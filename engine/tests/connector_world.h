@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several connectors in one process for tests, driven as the engine drives them: edge-triggered epoll, asleep in
-// between. A world that ends checks that no descriptor is left.
+// between. The World's destructor checks that no descriptor is left open.
 #pragma once
 
 #include <dirent.h>
@@ -37,13 +37,13 @@ inline int OpenDescriptors() {
   return count;
 }
 
-// One rank: a connector, and the descriptors that it has asked to be watched.
+// One rank: its connector, and the descriptors that the connector watches.
 struct Node {
   std::set<int> watched;
   std::unique_ptr<Connector> connector;
 };
 
-// Several ranks that one thread drives, sleeping whenever none can move.
+// Several ranks driven by one thread, which sleeps while none of them can make progress.
 struct World {
   const int descriptors_before = OpenDescriptors();
   Fd epoll{epoll_create1(EPOLL_CLOEXEC)};
@@ -84,7 +84,8 @@ struct World {
     for (auto& node : nodes) node->connector->SetPeers(peers);
   }
 
-  // False if it did not come true in time. `sleepy` is for tests in which nobody but the nodes moves.
+  // Drive the ranks until `done()`. Return false on timeout. `sleepy` suits tests in which only the nodes themselves
+  // act.
   bool Until(const std::function<bool()>& done, milliseconds limit = milliseconds(30000), bool sleepy = true) {
     const Clock::time_point end = Clock::now() + limit;
     while (!done()) {
@@ -118,7 +119,7 @@ struct World {
   }
 };
 
-// Address of a host that answers nothing: its kernel drops connections, because the queue of the listener is full.
+// Port of a host that never answers: its kernel drops connections because the listener's queue is full.
 class UnreachablePort {
  public:
   UnreachablePort() : listener_(NewTcpSocket(AF_INET)) {
@@ -136,10 +137,10 @@ class UnreachablePort {
 
  private:
   Fd listener_;
-  Fd fillers_[2];  // The first one fills the queue.
+  Fd fillers_[2];  // the first one fills the queue
 };
 
-// A client that does not know the secret.
+// Return the socket of a client that does not know the secret.
 inline Fd Stranger(int port) {
   SocketAddress address;
   REQUIRE(ParseAddress("127.0.0.1", port, &address));
@@ -153,7 +154,7 @@ inline void CheckTalk(const Stream& from, const Stream& to, const std::string& t
   FrameReader reader(to.recv_key);
   REQUIRE(writer.Append(text));
   REQUIRE(writer.Flush(from.fd) == FrameIo::kDone);
-  REQUIRE(reader.Fill(to.fd) == FrameIo::kDone);  // loopback: sent is arrived
+  REQUIRE(reader.Fill(to.fd) == FrameIo::kDone);  // over loopback, sent data has arrived
   std::string_view payload;
   REQUIRE(reader.Next(&payload) == FrameReader::Result::kMessage);
   CHECK(payload == text);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conversions between float32 and the half types against half.h, in every flavour that this machine can run.
+// The conversions between float32 and the half types against half.h, in every instruction-set variant that this machine
+// can run.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -22,8 +23,9 @@ float Exact(DType half, uint16_t bits) {
   return half == DType::kFloat16 ? FloatFromFloat16(bits) : FloatFromBFloat16(bits);
 }
 
-// Every value of the half type, the two neighbours of the midpoint to the next one, the midpoint itself, and what lies
-// at the ends of float32: subnormals, infinities, NaN with a payload in any of its bits.
+// Return the float32 values that show rounding errors: every value of the half type, the midpoint to the next value,
+// both neighbours of that midpoint, and extremes of float32 (subnormals, infinities, NaN with a payload in any of its
+// bits).
 std::vector<float> Telling(DType half) {
   std::vector<float> values;
   for (uint32_t bits = 0; bits < 0x10000; bits++) {
@@ -96,7 +98,7 @@ TEST_CASE("conversions touch exactly what they are told to, wherever it lies") {
 
 namespace {
 
-// What a rank adds to its own numbers: halves of every kind, in another order for each rank.
+// Return what a rank adds to its own numbers: halves of every kind, in another order for each rank.
 std::vector<uint16_t> HalvesOf(int rank, size_t count) {
   const uint16_t telling[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x7c00, 0x7f7f,
                               0xff7f, 0x7f80, 0xff80, 0x3f80, 0x3c00, 0x0080, 0x80ff, 0x3f81};
@@ -110,7 +112,7 @@ std::vector<uint16_t> HalvesOf(int rank, size_t count) {
 
 bool IsNan(DType half, uint16_t bits) { return std::isnan(Exact(half, bits)); }
 
-// Narrow, Reduce and Widen one after the other, and SumWide, in place or not. Where both sources are NaN, the result is
+// Compare SumWide with Narrow, Reduce and Widen in sequence, in place or not. Where both sources are NaN, the result is
 // one of them.
 void CheckSumWide(DType half, const std::vector<float>& own_values, int own, double postscale, bool in_place) {
   const size_t count = own_values.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The response cache: slots given, used, replaced and evicted, and members that have not yet heard of it.
+// The response cache: slots are assigned, used, replaced and evicted while some members have not applied the log yet.
 #include <doctest/doctest.h>
 
 #include "agreement/coordinator.h"
@@ -32,7 +32,7 @@ TEST_CASE("the first success gives a slot, later rounds are the slot alone") {
     coordinator.OnReady(1, 0, round);
     CHECK(coordinator.Decide().empty());
     CHECK(coordinator.Pending()[0].name == "x");
-    coordinator.OnReady(1, 0, round);  // twice by the same member: counted once
+    coordinator.OnReady(1, 0, round);  // a second report by the same member does not count
     CHECK(coordinator.Decide().empty());
     coordinator.OnReady(0, 0, round);
     const auto cached = coordinator.Decide();
@@ -153,8 +153,8 @@ TEST_CASE("the least recently used slot goes first") {
   CHECK(Summary(coordinator.Decide()) == "#0");
   const auto records = RunAll(&coordinator, 1, Allreduce("b"));
   CHECK(Summary(records) == "-3 | b");
-  CHECK(records[1].entries[0].slot == 5);                         // never a number that was used before
-  for (uint32_t slot : {0, 4}) coordinator.OnReady(0, slot, 11);  // used together, as one batch
+  CHECK(records[1].entries[0].slot == 5);                         // a slot number is never reused
+  for (uint32_t slot : {0, 4}) coordinator.OnReady(0, slot, 11);  // used together in one batch
   CHECK(Summary(coordinator.Decide()) == "#0 #4");
   CHECK(Summary(RunAll(&coordinator, 1, Allreduce("f"))) == "-5 | f");
 }
@@ -206,7 +206,7 @@ TEST_CASE("a slot that is waited for stays, and a tensor without room goes witho
   CHECK(Summary(coordinator.Decide()) == "#0");
   CHECK(Summary(RunAll(&coordinator, 2, Allreduce("b"))) == "-0 | b");
 
-  // Decided together: the batch itself may not push out what it uses.
+  // Both are decided together, and the batch must not evict a slot that it uses.
   coordinator.OnReady(0, 1, 5);
   coordinator.OnReady(1, 1, 5);
   CHECK(Summary(RunAll(&coordinator, 2, Allreduce("c"))) == "#1 c");
@@ -217,7 +217,7 @@ TEST_CASE("a slot evicted after what the member has seen is still understood") {
   Coordinator coordinator({0, 1}, Capacity(1));
   RunAll(&coordinator, 2, Allreduce("a", {7}));
   CHECK(Summary(RunAll(&coordinator, 2, Allreduce("b"))) == "-0 | b");
-  coordinator.OnReady(0, 0, 1);  // had not applied record 2, which evicts slot 0
+  coordinator.OnReady(0, 0, 1);  // sent before this member applied record 2, which evicts slot 0
   coordinator.OnReady(1, 0, 1);
   const auto records = coordinator.Decide();
   REQUIRE(Summary(records) == "-1 | a");
@@ -230,9 +230,9 @@ TEST_CASE("an evicted description is kept for as long as one member may not have
   RunAll(&coordinator, 2, Allreduce("a"));
   RunAll(&coordinator, 2, Allreduce("b"));  // record 2 evicts slot 0
   coordinator.OnReady(0, 1, 3);
-  coordinator.OnReady(1, 1, 1);  // has seen nothing of it
+  coordinator.OnReady(1, 1, 1);  // has applied neither the eviction nor the new slot
   coordinator.Decide();
-  RunAll(&coordinator, 2, Allreduce("c"));  // evicts slot 1: the occasion to clean up
+  RunAll(&coordinator, 2, Allreduce("c"));  // evicts slot 1, and so triggers the cleanup
   coordinator.OnReady(1, 0, 1);
   CHECK(coordinator.Decide().empty());
   CHECK(coordinator.Pending()[0].name == "a");

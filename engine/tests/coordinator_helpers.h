@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short ways to write down requests and to drive a coordinator in tests.
+// Helpers of the coordinator tests: short ways to write requests and to drive a coordinator.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ inline Request ProcessSet(OpKind kind, std::string name, std::vector<int64_t> sp
   return request;
 }
 
-// Member i sends requests[i]; then everything decidable is decided.
+// Send requests[i] as member i, then return all records that can be decided.
 inline std::vector<Record> Run(Coordinator* coordinator, const std::vector<Request>& requests) {
   for (size_t member = 0; member < requests.size(); ++member) {
     coordinator->OnRequest(static_cast<int>(member), requests[member]);
@@ -50,13 +50,13 @@ inline std::vector<Record> Run(Coordinator* coordinator, const std::vector<Reque
   return coordinator->Decide();
 }
 
-// All of `members` members send the same.
+// Send `request` as each of `members` members, then return the decided records.
 inline std::vector<Record> RunAll(Coordinator* coordinator, int members, const Request& request) {
   return Run(coordinator, std::vector<Request>(static_cast<size_t>(members), request));
 }
 
-// Batches written as "a b | c": what is fused is between bars; "E:x" is an error, "-7" an evicted slot, "#7" a tensor
-// known by its slot alone.
+// Return records as text: "a b | c" is two batches, in which a and b are fused. "E:x" is an error of x, "-7" an evicted
+// slot, "#7" a tensor that is named by its slot alone.
 inline std::string Summary(const std::vector<Record>& records) {
   std::string text;
   for (const Record& record : records) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members that ran out of data: what goes on without them, what does not, and how a join ends.
+// Members that ran out of data: which collectives continue without them, which fail, and how a join ends.
 #include <doctest/doctest.h>
 
 #include "agreement/coordinator.h"
@@ -42,7 +42,7 @@ TEST_CASE("joining releases what only waited for the member") {
   for (int member : {0, 2}) coordinator.OnRequest(member, Grouped(Allreduce("g1"), "g", 2));
   for (int member : {0, 2}) coordinator.OnRequest(member, Grouped(Allreduce("g2"), "g", 2));
   coordinator.OnRequest(0, Allreduce("waits"));
-  coordinator.OnRequest(1, Allreduce("own"));  // submitted before it joined: its data counts
+  coordinator.OnRequest(1, Allreduce("own"));  // submitted before this member joined, so its data counts
   coordinator.OnRequest(1, Join());
   CHECK(Summary(coordinator.Decide()) == "released g1 g2");
   coordinator.OnRequest(2, Allreduce("waits"));
@@ -106,7 +106,7 @@ TEST_CASE("when all have joined, everyone learns who was last and the next join 
     for (int member : order) {
       CHECK(coordinator.Decide().empty());
       coordinator.OnRequest(member, Join());
-      coordinator.OnRequest(member, Join());  // counted once
+      coordinator.OnRequest(member, Join());  // a second report, which does not count
     }
     const auto records = coordinator.Decide();
     REQUIRE(Summary(records) == "join");
@@ -115,7 +115,7 @@ TEST_CASE("when all have joined, everyone learns who was last and the next join 
     CHECK(coordinator.Decide().empty());
     coordinator.OnRequest(0, Allreduce("x"));
     coordinator.OnRequest(1, Allreduce("x"));
-    CHECK(coordinator.Decide().empty());  // nobody is joined any more
+    CHECK(coordinator.Decide().empty());  // no member is joined any more
     coordinator.OnRequest(2, Allreduce("x"));
     coordinator.Decide();
   }
@@ -147,7 +147,7 @@ TEST_CASE("joined members know slots from the log: what was cached before or mea
   coordinator.Decide();
   for (int member = 0; member < 3; ++member) coordinator.OnReady(member, 1, 5);
   CHECK(Summary(coordinator.Decide()) == "#1");
-  // The member that was joined is compared with what the others had agreed on.
+  // The new description of the member that had joined is compared with the description in the cache.
   coordinator.OnReady(2, 1, 6);
   coordinator.OnRequest(0, Allreduce("meanwhile", {9}));
   coordinator.OnRequest(1, Allreduce("meanwhile", {9}));
@@ -175,13 +175,13 @@ TEST_CASE("who joins after it has sent its part to all does not fail what the ot
   Coordinator coordinator({0, 1, 2}, {});
   RunAll(&coordinator, 3, Make(OpKind::kAllgather, "x"));
   for (int member : {0, 1}) coordinator.OnReady(member, 0, 1, true);
-  coordinator.OnRequest(1, Join());  // it has the part of member 2 before we do
+  coordinator.OnRequest(1, Join());  // it has received member 2's part before the leader has
   CHECK(coordinator.Decide().empty());
   SUBCASE("then all have it") {
     coordinator.OnReady(2, 0, 1, true);
     CHECK(coordinator.Decide().empty());
     CHECK(coordinator.Pending().empty());
-    coordinator.OnReady(0, 0, 1, true);  // the next round, which needs who has joined
+    coordinator.OnReady(0, 0, 1, true);  // the next round, which needs the member that has joined
     CHECK(Summary(coordinator.Decide()) == "E:x");
   }
   SUBCASE("unless we have to decide") {
@@ -200,7 +200,7 @@ TEST_CASE("a departure ends a join") {
   CHECK(coordinator.Decide().empty());
 }
 
-// Rank j has its tensors on GPU j + `second`.
+// Return one allreduce for each member, with member j's tensors on GPU j + `second`.
 std::vector<Request> OnTheirGpus(const std::string& name, int members, int second = 0) {
   std::vector<Request> requests;
   for (int member = 0; member < members; ++member) {
@@ -250,7 +250,7 @@ TEST_CASE("a name that was first heard while the first member had joined keeps i
   CHECK(learned.request.device == 0);
   coordinator.OnRequest(1, Join());
   coordinator.Decide();
-  // The first member finds its own description in the cache, the other comes with another device than before.
+  // The first member finds its own description in the cache. The other one reports another device than before.
   coordinator.OnReady(0, learned.slot, records[0].sequence, false);
   coordinator.OnRequest(1, OnTheirGpus("x", 2, 3)[1]);
   CHECK(coordinator.Decide().back().entries[0].request.device == 0);

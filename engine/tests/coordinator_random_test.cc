@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulated members that hear of the log late, each at its own pace, submit at random and change their minds about
-// shapes. Whatever the interleaving, everything finishes, everywhere alike, and all end with the same cache.
+// Simulated members that apply the log late, each at its own pace, submit at random and change the shapes of their
+// tensors. Whatever the interleaving, every operation finishes identically on all members, and all end with the same
+// cache.
 #include <doctest/doctest.h>
 
 #include <deque>
@@ -31,12 +32,12 @@ struct Cached {
 
 struct Member {
   std::deque<Message> outbox;
-  std::deque<Record> log;  // published, not yet applied
+  std::deque<Record> log;  // published records that this member has not applied
   uint64_t applied = 0;
   std::map<std::string, Request> pending;
   std::map<uint32_t, Cached> cache;
   std::map<std::string, uint32_t> slot_of;
-  std::vector<std::string> finished;  // in order, errors marked
+  std::vector<std::string> finished;  // names of finished operations in order, with errors marked
 
   void Submit(const Request& request) {
     pending[request.name] = request;
@@ -79,7 +80,8 @@ struct Member {
   }
 };
 
-// What a member submits as the n-th use of a name: the same on every member, but for what may differ.
+// Return the n-th use of a name as a member submits it. All members submit the same, except for fields that may differ
+// and for deliberate mismatches.
 Request Describe(int name, int use, int member, int members) {
   std::seed_seq seed{name, use};
   std::mt19937 random(seed);

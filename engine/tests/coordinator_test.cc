@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When tensors become ready, in which batches they leave, how they fail; groups, process sets, departures.
+// When tensors become ready, in which batches they leave and how they fail; groups, process sets and departures.
 #include "agreement/coordinator.h"
 
 #include <doctest/doctest.h>
@@ -89,7 +89,7 @@ TEST_CASE("an agreed entry carries what members need to run it") {
 
 TEST_CASE("ready tensors are fused over incompatible ones, up to the present threshold") {
   CoordinatorOptions options;
-  options.fusion_threshold = 16;  // two tensors of two float32
+  options.fusion_threshold = 16;  // room for two tensors of two float32
   Coordinator coordinator({0, 1}, options);
   Request wide = Allreduce("w");
   wide.dtype = DType::kFloat64;
@@ -105,7 +105,8 @@ TEST_CASE("ready tensors are fused over incompatible ones, up to the present thr
   auto records = run();
   CHECK(records[0].kind == RecordKind::kTune);
   CHECK(records[0].tuning.fusion_threshold == 1000);
-  records.erase(records.begin(), records.begin() + 2);  // the tuning, and the eviction of the former descriptions
+  // The tuning record, and the eviction of the former descriptions.
+  records.erase(records.begin(), records.begin() + 2);
   CHECK(Summary(records) == "a b c big | w");
   coordinator.Tune({0, 0, 0});
   records = run();
@@ -278,7 +279,7 @@ TEST_CASE("a departure fails what waits and what comes later, by name") {
   coordinator.OnRequest(0, Grouped(Allreduce("g1"), "g", 2));
   coordinator.OnRequest(0, Grouped(Allreduce("g2"), "g", 2));
   coordinator.OnDeparture(2);
-  coordinator.OnDeparture(1);  // the first one is to blame
+  coordinator.OnDeparture(1);  // the error names the member that left first
   auto records = coordinator.Decide();
   CHECK(Summary(records) == "E:grad.0 | E:cached | E:undecided | E:g1 E:g2");
   CHECK(records[0].error.code == Code::kFailed);
@@ -302,14 +303,14 @@ TEST_CASE("who left after it had sent its part to all is not needed for that any
     coordinator.OnReady(0, slot, 2, true);
     coordinator.OnReady(2, slot, 2, true);
   }
-  coordinator.OnDeparture(2);  // it had heard of member 1 before we do
+  coordinator.OnDeparture(2);  // it has received member 1's part before the leader has
   CHECK(coordinator.Decide().empty());
   CHECK(coordinator.Pending().size() == 2);
   SUBCASE("then all have it") {
     coordinator.OnReady(1, 0, 2, true);
     CHECK(coordinator.Decide().empty());
     CHECK(coordinator.Pending().size() == 1);
-    coordinator.OnReady(1, 0, 2, true);  // the next round of it
+    coordinator.OnReady(1, 0, 2, true);  // the next round of this tensor
     CHECK(Summary(coordinator.Decide()) == "E:a");
   }
   SUBCASE("unless we have to decide") {

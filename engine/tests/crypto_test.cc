@@ -90,7 +90,7 @@ TEST_CASE("digests are compared whole") {
   }
 }
 
-// Key 00 01 .. 0f; the message of row n is 00 01 .. n-1.
+// The key is 00 01 .. 0f. The message of row n is 00 01 .. n-1.
 TEST_CASE("SipHash-2-4 gives the published tags") {
   const uint64_t key[2] = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
   const uint64_t tags[] = {0x726fdb47dd0e0e31u, 0x74f839c593dc67fdu, 0x0d6c8009d9a94f5au, 0x85676696d7fb7e2du,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs on ranks whose messages take any time: whoever is certainly stuck never moves again, and in the end
-// whoever has not moved was found.
+// Random programs on ranks whose messages take random time. A rank that is reported as certainly stuck never moves
+// again, and every rank that is stuck in the end is reported.
 #include <doctest/doctest.h>
 
 #include <deque>
@@ -19,14 +19,15 @@ namespace {
 struct Call {
   size_t set;
   std::string name;
-  bool waits;  // else the next call follows at once, and nobody waits for this one
+  bool waits;  // if false, the next call follows at once, without waiting for this one
 };
 
-// Ranks, each with a program for its only thread, the leaders of three sets, and a queue of messages between each two.
+// Simulation of ranks that run one program each on their only thread, with the leaders of three sets and a message
+// queue between each two.
 class Simulation {
  public:
   static constexpr int kRanks = 3;
-  static constexpr int kSteps = 4000;  // many more than the programs take
+  static constexpr int kSteps = 4000;  // many more than the programs need
 
   explicit Simulation(unsigned seed) : random_(seed), queues_(kRanks * kSets * 2 + kRanks) {
     const std::vector<int> sets[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
@@ -44,7 +45,7 @@ class Simulation {
     }
   }
 
-  // Until nothing moves any more, or somebody is certainly stuck: those ranks.
+  // Run until no rank can move any more, or until `look` finds a certain deadlock. Return the ranks of that deadlock.
   std::vector<int> Run(bool look) {
     for (int step = 0; step < kSteps; ++step) {
       Step();
@@ -78,7 +79,7 @@ class Simulation {
   struct Rank {
     std::vector<Call> program;
     size_t next = 0;
-    int waits_in = -1;  // the set
+    int waits_in = -1;  // the process set in which the rank waits
     std::string waits_for;
     std::set<std::pair<size_t, std::string>> in_flight;
     uint64_t announced[kSets] = {};
@@ -112,7 +113,8 @@ class Simulation {
     Rank& rank = ranks_[number];
     if (rank.waits_in >= 0 || rank.next == rank.program.size()) return;
     const Call& call = rank.program[rank.next];
-    if (rank.in_flight.count({call.set, call.name})) {  // the first of that name is waited for
+    // An operation of this name is in flight, so the rank waits for it first.
+    if (rank.in_flight.count({call.set, call.name})) {
       rank.waits_in = static_cast<int>(call.set);
       rank.waits_for = call.name;
       return;
@@ -201,7 +203,7 @@ TEST_CASE("deadlocks: random programs are never found stuck while they are not, 
     bool all_done = true;
     for (int rank = 0; rank < Simulation::kRanks; ++rank) all_done &= simulation.finished(rank);
     went_well += all_done;
-    // Ranks that all still want something and do not get on wait for each other.
+    // If all ranks still want something and none makes progress, they wait for each other, so a report is due.
     if (stuck.empty()) CHECK_MESSAGE(!simulation.all_present(), "seed " << seed);
   }
   CHECK(found > 0);

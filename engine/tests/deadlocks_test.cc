@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that wait for each other: who is stuck, when that is certain, and what users are told.
+// Ranks that wait for each other: which ranks are stuck, when that is certain, and which text users get.
 #include "agreement/deadlocks.h"
 
 #include <doctest/doctest.h>
@@ -14,9 +14,10 @@ using std::chrono::seconds;
 
 const WatchTime kStart = WatchTime() + std::chrono::hours(1);
 constexpr seconds kPatience{20};
-constexpr uint64_t kCount = 5;  // what everybody has announced in the global set, unless a test says otherwise
+// Operations that each rank has announced in the global set, unless a test says otherwise.
+constexpr uint64_t kCount = 5;
 
-// A rank that waits in allreduce `name` for these ranks, and whose only thread that is.
+// Return the report of a rank whose only thread waits in allreduce `name` for the ranks in `missing`.
 Block Waits(int rank, const std::string& name, const std::vector<int>& missing) {
   static uint64_t number = 0;
   Block block;
@@ -31,7 +32,7 @@ Block Waits(int rank, const std::string& name, const std::vector<int>& missing) 
   return block;
 }
 
-// "certain 0 1" or "seems 0 1" for each; "" for none.
+// Return deadlocks as text, "certain 0 1" or "seems 0 1" for each; "" if there are none.
 std::string Summary(const std::vector<Deadlock>& found) {
   std::string text;
   for (const Deadlock& one : found) {
@@ -83,14 +84,14 @@ TEST_CASE("deadlocks: it is certain only where nothing else could submit what is
   second.thread = 2;
   second.number += 100;
   CHECK(FoundIn({Waits(0, "x", {1}), Waits(1, "y", {0}), second}) == "seems 0 1");
-  second.missing = {{2, kCount}};  // whom nobody has heard of: that thread may go on
+  second.missing = {{2, kCount}};  // rank 2 has reported nothing, so that thread may still continue
   CHECK(FoundIn({Waits(0, "x", {1}), Waits(1, "y", {0}), second}) == "");
 
-  // The leader missed rank 1 before it had heard all of it.
+  // The leader had not received all of rank 1's announcements when it missed rank 1.
   Block early = Waits(0, "x", {1});
   early.missing[0].heard = kCount - 1;
   CHECK(FoundIn({early, Waits(1, "y", {0})}) == "seems 0 1");
-  // Rank 1 says nothing about the set, so it came to it, or left it, meanwhile.
+  // Rank 1 does not list the set, so it joined or left the set meanwhile.
   Block elsewhere = Waits(0, "x", {1});
   elsewhere.set = 3;
   elsewhere.epoch = 7;
@@ -98,7 +99,7 @@ TEST_CASE("deadlocks: it is certain only where nothing else could submit what is
   Block member = Waits(1, "y", {0});
   member.announced.push_back({3, 7, kCount});
   CHECK(FoundIn({elsewhere, member}) == "certain 0 1");
-  member.announced.back().epoch = 6;  // the id was used again
+  member.announced.back().epoch = 6;  // rank 1 lists an earlier set with this id
   member.number += 100;
   CHECK(FoundIn({elsewhere, member}) == "seems 0 1");
 }
@@ -111,14 +112,14 @@ TEST_CASE("deadlocks: the latest word of a rank counts, and one that left waits 
   over.over = true;
   deadlocks.Hear(Waits(0, "x", {1}));
   deadlocks.Hear(over);
-  deadlocks.Hear(late);  // was overtaken
+  deadlocks.Hear(late);  // outdated, because a newer report has arrived before it
   CHECK(Summary(deadlocks.Find(kStart)) == "");
   deadlocks.Hear(Waits(1, "y", {0}));
   deadlocks.Forget(0);
   CHECK(Summary(deadlocks.Find(kStart)) == "");
   deadlocks.Hear(Waits(0, "x", {1}));
   CHECK(Summary(deadlocks.Find(kStart)) == "certain 0 1");
-  CHECK(deadlocks.empty());  // it is told once
+  CHECK(deadlocks.empty());  // a deadlock is reported once
 }
 
 TEST_CASE("deadlocks: told when it has lasted, so that those who come late are named too") {
@@ -167,7 +168,7 @@ TEST_CASE("deadlocks: threads that have never called are given time, others for 
     deadlocks.Hear(row.second);
     CHECK(Summary(deadlocks.Find(kStart)) == "seems 0 1");
     CHECK(Summary(deadlocks.Find(kStart + kPatience - seconds(1))) == "");
-    for (Block again : {row.first, row.second}) {  // nothing has changed
+    for (Block again : {row.first, row.second}) {  // the ranks repeat their reports without any change
       again.number += 1000;
       deadlocks.Hear(again);
     }
@@ -188,14 +189,16 @@ TEST_CASE("deadlocks: the time that idle threads have begins again when anything
   hear(Waits(1, "y", {0}));
   CHECK(Summary(deadlocks.Find(kStart)) == "seems 0 1");
   Block moved = Waits(1, "y", {0});
-  moved.announced[0].count = kCount + 1;  // it has submitted something: the leader of the other's set may not know yet
+  // The rank has submitted something that the leader of the other rank's set may not know yet.
+  moved.announced[0].count = kCount + 1;
   hear(moved);
-  CHECK(Summary(deadlocks.Find(kStart + kPatience)) == "seems 0 1");  // the warning says no more that they will fail
+  // The new warning no longer announces that they will fail.
+  CHECK(Summary(deadlocks.Find(kStart + kPatience)) == "seems 0 1");
   Block known = Waits(0, "x", {1});
   known.missing[0].heard = kCount + 1;
   hear(known);
   CHECK(Summary(deadlocks.Find(kStart + kPatience + seconds(1))) == "");
-  Block called = Waits(1, "y", {0});  // an idle thread has begun to call
+  Block called = Waits(1, "y", {0});  // an idle thread has made its first call
   called.announced[0].count = kCount + 1;
   called.alone = false;
   deadlocks.Hear(called);
@@ -315,16 +318,16 @@ TEST_CASE("coordinator: who is missing from what a member waits for") {
   Coordinator coordinator({0, 2, 4}, {});
   coordinator.OnRequest(0, Allreduce("x"));
   CHECK(coordinator.MissingFor(0, "x", "") == Members{1, 2});
-  CHECK(coordinator.MissingFor(1, "x", "").empty());  // it has not asked for that
+  CHECK(coordinator.MissingFor(1, "x", "").empty());  // member 1 has not requested x
   CHECK(coordinator.MissingFor(0, "y", "").empty());
   coordinator.OnRequest(0, Grouped(Allreduce("g1"), "g", 2));
   coordinator.OnRequest(0, Grouped(Allreduce("g2"), "g", 2));
   coordinator.OnRequest(1, Grouped(Allreduce("g2"), "g", 2));
-  CHECK(coordinator.MissingFor(0, "g2", "g") == Members{1, 2});  // as much of g1
+  CHECK(coordinator.MissingFor(0, "g2", "g") == Members{1, 2});  // g1 of the same group lacks the same members
   CHECK(coordinator.Heard(0) == 3);
   CHECK(coordinator.Heard(1) == 1);
   coordinator.OnRequest(2, testing::Join());
-  CHECK(coordinator.MissingFor(0, "x", "") == Members{1});  // whoever has joined takes part
+  CHECK(coordinator.MissingFor(0, "x", "") == Members{1});  // a joined member counts as present
   CHECK(coordinator.MissingFor(2, "join", "") == Members{0, 1});
   CHECK(coordinator.Heard(2) == 1);
 }
@@ -340,7 +343,7 @@ TEST_CASE("coordinator: stuck members lose what they want of each other, and not
   coordinator.OnRequest(0, Grouped(Allreduce("g1"), "g", 2));
   coordinator.OnRequest(2, Allreduce("of another"));
   for (int member : {0, 1}) coordinator.OnRequest(member, Allreduce("waits for another"));
-  coordinator.FailStuck({1}, {0, 1}, why);  // member 0 was released, and has submitted something since
+  coordinator.FailStuck({1}, {0, 1}, why);  // member 0 was released and has submitted something since
   auto records = coordinator.Decide();
   CHECK(Summary(records) == "E:y");
   CHECK(records.at(0).error.code == Code::kMismatch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded, it lets threads sleep now and then before and after calls at which they meet others, so that orders of
-// events come about that are rare on a quiet machine: what one rank says overtakes what another said before, for
-// instance. HVD_DELAYS: one in how many calls (default: 20).
+// Library for LD_PRELOAD that makes threads sleep at random before and after calls at which they meet other threads.
+// This produces orders of events that are rare on a quiet machine, such as one rank's message overtaking another's.
+// HVD_DELAYS: one call in how many sleeps (default: 20).
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
@@ -39,7 +39,8 @@ uint64_t OneIn() {
   return one_in;
 }
 
-// Mostly a fraction of a millisecond; sometimes as long as a process that has lost its processor waits to get it back.
+// Sleep in one of OneIn() calls: mostly a fraction of a millisecond, sometimes as long as a preempted process waits for
+// its processor.
 void PerhapsSleep() {
   if (Random() % OneIn() != 0) return;
   const timespec duration{0, Random() % 100 == 0 ? 20'000'000 : static_cast<long>(Random() % 1'000'000)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every way in which a rank can go, and what the others make of it.
+// Every way in which a rank can leave or be lost, and how the other ranks react.
 #include "agreement/departures.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ const WatchTime kStart = WatchTime() + std::chrono::hours(1);
 
 Departures FourRanks() { return Departures(0, {"a", "a", "b", "b"}, seconds(10)); }
 
-// A verdict in words: "", "part 2", "abort 2: why", "bye".
+// Return a decision as text: "", "part 2", "abort 2: why", "bye".
 std::string Words(const Departures::Verdict& verdict) {
   using What = Departures::Verdict::What;
   switch (verdict.what) {
@@ -32,7 +32,8 @@ std::string Words(const Departures::Verdict& verdict) {
   }
 }
 
-// What is heard of rank 2, in a row. The memory that it shares with us is `ended`'s; `link ended` is that of sockets.
+// Report an event of rank 2, and return the decision as text. "ended" is the end of its liveness socket when its
+// messages come through shared memory, "ended without memory" when they come over a link.
 std::string Tell(Departures* departures, const std::string& event, WatchTime now = kStart) {
   if (event == "farewell") {
     departures->OnFarewell(2);
@@ -67,14 +68,14 @@ TEST_CASE("departures: what is heard of a rank, and what follows from the last o
       {{"farewell", "bye"}, "part 2", true, false},
       {{"farewell", "deserted"}, "", false, false},
       {{"bye", "deserted"}, "", true, false},
-      // Said goodbye: its end is no news.
+      // After a goodbye, the end of the rank changes nothing.
       {{"bye", "bye"}, "", true, false},
       {{"bye", "farewell"}, "", true, false},
       {{"bye", "ended"}, "", true, false},
       {{"bye", "ended without memory"}, "", true, false},
       {{"bye", "broken"}, "", true, false},
       {{"farewell", "bye", "ended"}, "", true, false},
-      // Meant to go, and its goodbye was lost.
+      // The rank had announced that it leaves, but its goodbye was lost.
       {{"farewell", "ended"}, "part 2", true, true},
       {{"farewell", "broken"}, "part 2", true, true},
       {{"farewell", "ended without memory"}, "", false, false},
@@ -115,7 +116,7 @@ TEST_CASE("departures: the world ends once, for the first reason") {
   CHECK(departures.over().text == "first");
   CHECK(departures.over().lost_rank == 3);
   CHECK(Tell(&departures, "ended") == "");
-  CHECK(Tell(&departures, "bye") == "part 2");  // counted out all the same
+  CHECK(Tell(&departures, "bye") == "part 2");  // it is still removed from its sets
 }
 
 TEST_CASE("departures: of several that went unexplained the last is named, with how that was noticed") {
@@ -151,7 +152,7 @@ TEST_CASE("departures: silence is a loss, but not of those who meant to go") {
   for (int rank : {1, 2, 3}) departures.Expect(rank, kStart);
   departures.OnFarewell(1);
   departures.OnBye(2);
-  for (int rank : {1, 2}) departures.Expect(rank, kStart);  // as every look at the links does
+  for (int rank : {1, 2}) departures.Expect(rank, kStart);  // the engine calls this each time it looks at the links
   WatchTime now = kStart;
   for (; now < kStart + seconds(10); now += milliseconds(500)) CHECK(Words(departures.Look(now)) == "");
   const Departures::Verdict verdict = departures.Look(now);
@@ -166,7 +167,7 @@ TEST_CASE("departures: whoever was away himself blames nobody else, whatever he 
     CAPTURE(event);
     Departures departures = FourRanks();
     departures.Look(kStart);
-    const WatchTime now = kStart + seconds(60);  // we were stopped for a minute
+    const WatchTime now = kStart + seconds(60);  // this rank was stopped for a minute
     Departures::Verdict verdict;
     if (event == std::string("needed")) {
       departures.OnNeeded(2, "reset", now - Departures::kGrace);
@@ -198,7 +199,7 @@ TEST_CASE("departures: leaving is announced, unless something is under way or ov
 TEST_CASE("departures: a member that left before it had read of the last batch takes that with it") {
   const Departures departures = FourRanks();
   CHECK(Words(departures.OnMemberGone(3, 7, 7)) == "");
-  CHECK(Words(departures.OnMemberGone(3, UINT64_MAX, 7)) == "");  // those who only know that it is gone
+  CHECK(Words(departures.OnMemberGone(3, UINT64_MAX, 7)) == "");  // members that only know that it has left
   CHECK(Words(departures.OnMemberGone(3, 6, 7)) ==
         "abort 3: Horovod has been shut down: rank 3 (on host 'b') called shutdown or exited in the middle of a "
         "collective");
@@ -225,7 +226,8 @@ TEST_CASE("departures: who still wanted something of a rank that has left is tol
 
 TEST_CASE("departures: who hears of it in a set follows the tree") {
   using InSet = Departures::InSet;
-  // Six members on three hosts: 0 leads; 2 and 4 are the first of their hosts, under 0; 1, 3 and 5 under the first.
+  // Six members on three hosts. Member 0 leads; 2 and 4 are the first of their hosts and connect to 0; 1, 3 and 5
+  // connect to the first member of their host.
   const std::vector<int> hosts = {0, 0, 1, 1, 2, 2};
   struct Row {
     int me, member;
@@ -245,7 +247,7 @@ TEST_CASE("departures: who hears of it in a set follows the tree") {
                                  {3, 0, InSet::kNothing, InSet::kClose},
                                  {3, 5, InSet::kNothing, InSet::kPassOn},
                                  {3, -1, InSet::kNothing, InSet::kPassOn},
-                                 // A leader that tells who has left, or that it leaves itself.
+                                 // The leader reports that a member has left, or that it leaves itself.
                                  {1, 2, InSet::kNothing, InSet::kFarewell, 0},
                                  {2, 3, InSet::kPassOn, InSet::kFarewell, 0},
                                  {2, 0, InSet::kClose, InSet::kClose, 0},
@@ -261,7 +263,7 @@ TEST_CASE("departures: who hears of it in a set follows the tree") {
 
 TEST_CASE("departures: a way to the leader that is gone further up is gone for all below") {
   using InSet = Departures::InSet;
-  const Tree third = BuildTree({0, 1, 2, 2}, 2, 1), last = BuildTree({0, 1, 2, 2}, 3, 1);  // 0 - 1 - 2 - 3
+  const Tree third = BuildTree({0, 1, 2, 2}, 2, 1), last = BuildTree({0, 1, 2, 2}, 3, 1);  // the chain 0 - 1 - 2 - 3
   CHECK(Departures::WhenDeparted(third, 1) == InSet::kClose);
   CHECK(Departures::WhenTold(last, 1, 2) == InSet::kClose);
   CHECK(Departures::WhenTold(third, 3, 3) == InSet::kPassOn);

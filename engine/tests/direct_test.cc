@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in engine-owned memory: the same bits as with staging, whoever's tensors lie there, and a life of their own.
+// Tensors in engine-owned memory: results have the same bits as with staging, whichever ranks' tensors are shared, and
+// the memory outlives its world.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,13 +21,13 @@ using hvd::testing::RunWorld;
 
 namespace {
 
-// Bytes that are a number in every dtype, different on every rank.
+// Return bytes that are finite numbers in every dtype, different on every rank.
 std::vector<std::byte> Numbers(DType dtype, size_t count, int rank) {
   std::mt19937 random(static_cast<unsigned>(rank) * 977 + 5);
   std::vector<std::byte> bytes(count * hvd::SizeOf(dtype));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   const size_t size = hvd::SizeOf(dtype);
-  // The top exponent bit is cleared, so that nothing is infinite or NaN: those need not have the same bits.
+  // Clear the top exponent bit, so that no number is infinite or NaN: their bits may differ.
   if (dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16) {
     for (size_t i = size - 1; i < bytes.size(); i += size) bytes[i] &= std::byte{0xbf};
   } else if (dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2) {
@@ -62,7 +63,7 @@ int DirectBatches(Rank& self) {
   return std::stoi(text.substr(text.find(key) + key.size()));
 }
 
-// Reduces the same numbers in shared and in ordinary memory and compares.
+// Reduce the same numbers in shared and in ordinary memory, and compare the results.
 void CheckSameBits(Rank& self, const Case& wanted, size_t count, std::byte* shared) {
   const std::vector<std::byte> numbers = Numbers(wanted.dtype, count, self.rank());
   std::vector<std::byte> plain = numbers;
@@ -93,7 +94,7 @@ TEST_CASE("direct: the same bits as with staging, for every dtype, operation and
         CheckSameBits(self, {type, ReduceOp::kSum, 0.3, 0.7}, 1237, buffer->data());
       }
       for (size_t count : {0, 1, 21, 65, 70000}) CheckSameBits(self, {DType::kFloat32}, count, buffer->data());
-      CHECK(DirectBatches(self) == hvd::kDTypeCount * 6 - 2 + 2);  // bool has two cases less; two sizes are not small
+      CHECK(DirectBatches(self) == hvd::kDTypeCount * 6 - 2 + 2);  // bool has two cases fewer; two sizes are not small
     });
   }
 }
@@ -140,7 +141,7 @@ TEST_CASE("direct: one rank's tensor elsewhere, several hosts, no memory: all of
       CHECK(buffer->shared() == layout.memory);
       std::vector<double> plain(kCount);
       auto* shared = reinterpret_cast<double*>(buffer->data());
-      // The same name from both kinds of memory in turn, so that descriptions change under the cache.
+      // Alternate between the two kinds of memory under one name, so that descriptions in the cache change.
       for (int round = 0; round < 6; ++round) {
         double* data = round % 3 == 0 && self.rank() == 1 ? plain.data() : shared;
         std::fill_n(data, kCount, 1.0 + self.rank() + round);
@@ -181,14 +182,14 @@ TEST_CASE("direct: a rank that leaves in the middle fails it by name") {
     auto* data = reinterpret_cast<float*>(buffer->data());
     auto operation = [&] { return self.Operation(OpKind::kAllreduce, "d", DType::kFloat32, {1 << 18}, data, data); };
     CHECK(self.Run(operation()).ok());
-    if (self.rank() == 2) return;  // closes its world
+    if (self.rank() == 2) return;  // leaving the function closes this rank's world
     hvd::Status status = self.Run(operation());
     CHECK(status.code == Code::kFailed);
     CHECK(status.text.find("rank 2") != std::string::npos);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // else the other might hear of our leaving first
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
     self.world().Close();
-    data[(1 << 18) - 1] = 5;  // still ours
+    data[(1 << 18) - 1] = 5;  // this rank may still use the memory
     CHECK(data[(1 << 18) - 1] == 5);
     hvd::Status refused;
     CHECK(self.world().Allocate(10, &refused) == nullptr);
@@ -206,7 +207,7 @@ TEST_CASE("buffers: outlive their world, come back zeroed, and stay readable in 
       auto buffer = Allocate(self, 50000);
       CHECK(reinterpret_cast<uintptr_t>(buffer->data()) % 4096 == 0);
       if (round == 0) first = buffer->data();
-      CHECK(buffer->data() == first);  // what was freed is used again
+      CHECK(buffer->data() == first);  // freed memory is used again
       CHECK(std::all_of(first, first + 50000, [](std::byte byte) { return byte == std::byte{0}; }));
       std::memset(first, 1, 50000);
     }

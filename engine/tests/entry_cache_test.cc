@@ -23,7 +23,7 @@ TEST_CASE("entry cache: a tensor is found by its slot and by its name until it i
   CHECK(cache.Find(3)->request.name == "x");
   CHECK(cache.Find("x") == cache.Find(3));
   cache.Evict(3);
-  cache.Evict(3);  // nothing is left of it
+  cache.Evict(3);  // evicting an empty slot does nothing
   CHECK(cache.Find(3) == nullptr);
   CHECK(cache.Find("x") == nullptr);
 }

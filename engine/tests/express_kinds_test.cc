@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective without the leader's word, in each form that its parts take: carried by messages, shown in buffers,
-// written into the others' outputs; and what becomes of them when ranks differ, leave, or use several threads.
+// Every collective on the fast path without the leader, in each way that ranks send their parts: inside messages, in
+// shared buffers, and written into the other ranks' outputs. Also what happens when ranks disagree, leave, or use
+// several threads.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ const std::vector<Layout> kLayouts = {
     {4, 2, true, 4096, UseUsualSizes}, {3, 2, true, 4096, UseUsualSizes},  // hosts with two ranks and with one
     {6, 3, true, 4096, UseUsualSizes}, {4, 2, false, 4096, UseUsualSizes},
 };
-// For those who leave: without, and with ranks that pass on others' parts.
+// Layouts for tests in which ranks leave: without and with ranks that forward other ranks' parts.
 const std::vector<Layout> kToLeave = {{3, 1, true, 8192, UseUsualSizes}, {5, 3, true, 8192, UseUsualSizes}};
 const std::vector<OpKind> kKinds = {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall,
                                     OpKind::kReducescatter};
@@ -43,7 +44,8 @@ uint64_t Runs(Rank& self) {
 
 int64_t Value(int rank, size_t i, int step) { return rank * 1000003 + static_cast<int64_t>(i) * 7 + step * 31; }
 
-// Ragged: a rank has `rows` and some more in an allgather and for every rank in an alltoall.
+// One call of a collective. Sizes differ: in an allgather rank r has `rows + r` rows; in an alltoall each pair of ranks
+// has its own number of rows.
 struct Trial {
   OpKind kind;
   size_t rows;
@@ -106,7 +108,7 @@ struct Trial {
   void Check(Rank& self, bool wait = true) const {
     const std::vector<int64_t> input = Input(self), expected = Expected(self);
     std::vector<int64_t> output(expected.size());
-    // The result may lie in the input: a reducescatter's where our share of it does.
+    // The result may lie in the input. That of a reducescatter lies where this rank's share begins.
     const bool in_place = step % 2 == 1 && kind != OpKind::kAllgather && kind != OpKind::kAlltoall;
     const auto size = static_cast<size_t>(self.size()), me = static_cast<size_t>(self.rank());
     const size_t begin = kind == OpKind::kReducescatter ? rows / size * me + std::min(me, rows % size) : 0;
@@ -127,7 +129,7 @@ struct Trial {
   }
 };
 
-// Carried, shown, pushed where there are outputs to push into (4 KB to 25 KB for each rank).
+// Rows that travel inside messages, in shared buffers, and straight into outputs (4 KB to 25 KB for each rank).
 const std::vector<size_t> kRows = {2, 500, 3100};
 constexpr size_t kMoreThanACell = 30;
 
@@ -149,9 +151,9 @@ TEST_CASE("express memory: a buffer is free when everybody has said that it is d
   CHECK(mine.FreeBuffer() == nullptr);
   mine.Acknowledged(2, 1);
   CHECK(mine.FreeBuffer() == nullptr);
-  mine.Gone(1, 1);  // we are done with it ourselves
+  mine.Gone(1, 1);  // this rank has finished with the buffer too
   CHECK(mine.FreeBuffer() == first);
-  CHECK(mine.NextNumber(false) == 3);  // it stays free
+  CHECK(mine.NextNumber(false) == 3);  // number 3 uses no buffer
   CHECK(mine.FreeBuffer() == nullptr);
   mine.Acknowledged(2, 3);
   mine.Gone(1, 3);
@@ -179,7 +181,8 @@ TEST_CASE("world: every kind goes express once its description is known") {
         for (size_t rows : {kRows[0], kMoreThanACell, kRows[1], kRows[2]}) {
           const uint64_t before = Runs(self);
           for (int step = 0; step < 6; ++step) Trial{kind, rows, step}.Check(self);
-          // The first is described; an output moves into shared memory when it comes for the second time.
+          // The first call sends the description. An output moves into shared memory when its size comes for the second
+          // time.
           const bool in_memory = layout.memory && layout.hosts == 1;
           const uint64_t least = in_memory ? 3 : rows == kRows[0] ? 5 : 0;
           CHECK_MESSAGE(Runs(self) - before >= least, Trial{kind, rows, 0}.name());
@@ -260,8 +263,8 @@ TEST_CASE("world: ranks whose threads crossed go express again") {
   });
 }
 
-// Whoever has heard all parts of a tensor may go on to others, which take its slot, while somebody still lacks a part;
-// or it may leave.
+// A rank that has received all parts of a tensor may continue with others, which take over its slot while another rank
+// still lacks a part. It may also leave.
 TEST_CASE("world: tensors lose their slots to others while their parts are on their way") {
   const auto few_slots = [](hvd::Settings* settings) {
     UseUsualSizes(settings);
@@ -367,7 +370,7 @@ TEST_CASE("world: who leaves in the middle of a collective does not keep the oth
           });
         }
         hvd::Status status;
-        for (; status.ok(); ++step) {  // until it is felt
+        for (; status.ok(); ++step) {  // until the departure makes a call fail
           const Trial trial{kind, rows, step};
           std::vector<int64_t> input = trial.Input(self), output(input.size() * 4);
           status = self.Run(trial.Make(self, input, output.data()));
@@ -386,7 +389,7 @@ TEST_CASE(
     const Trial trial{OpKind::kAllreduce, kRows[0], 0};
     for (int step = 0; step < 4; ++step) trial.Check(self);
     std::vector<int64_t> input = trial.Input(self), output(input.size());
-    if (self.rank() == 2) {  // it speaks for the second host
+    if (self.rank() == 2) {  // rank 2 forwards parts for the second host
       const int64_t handle = self.Submit(trial.Make(self, input, output.data()), true);
       hvd::Status status;
       CHECK(self.world().Wait(handle, 50, &status) == Code::kInProgress);
@@ -406,14 +409,14 @@ TEST_CASE("world: what is still queued when a rank leaves is told to nobody") {
       const Trial trial{OpKind::kAllreduce, kRows[0], 0};
       for (int step = 0; step < 3; ++step) trial.Check(self);
       std::vector<int64_t> input = trial.Input(self), output(input.size());
-      if (self.rank() == 2) {  // it speaks for the second host
+      if (self.rank() == 2) {  // rank 2 forwards parts for the second host
         while (called < 3) std::this_thread::yield();
         self.Submit(trial.Make(self, input, output.data()), true);
-        return self.world().Close();  // while its memory is there
+        return self.world().Close();  // while the tensor's memory still exists
       }
       ++called;
       const hvd::Status status = self.Run(trial.Make(self, input, output.data()));
-      if (status.ok()) {  // it was not queued any more
+      if (status.ok()) {  // the part had been sent before
         CHECK(output == trial.Expected(self));
       } else {
         CHECK_MESSAGE(status.code == Code::kFailed, status.text);

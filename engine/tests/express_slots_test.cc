@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that lose their slots while parts of them are under way: what the leader has finished is finished by
-// everybody, whatever the log says next, and nothing stays behind of what nobody will ever finish.
+// Tensors that lose their cache slots while parts of them are in flight on the fast path. A round that the leader has
+// finished finishes on every rank, whatever record follows, and no state remains of rounds that never finish.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kSlot = 0;
 
-// One of three ranks on as many hosts, which are what the test says: nothing travels.
+// One of three ranks on three hosts. The test makes up the messages of the other ranks, so that no data is exchanged.
 class OneOfThree {
  public:
   explicit OneOfThree(int rank) : rank_(rank) {
@@ -45,7 +45,7 @@ class OneOfThree {
     operation->output = reinterpret_cast<std::byte*>(data->data());
     return operation;
   }
-  // Express: told to all.
+  // Send this rank's part to all others on the fast path.
   void Tell(std::vector<float>* data) {
     auto operation = Call(data);
     REQUIRE(express().Send(&operation, kSlot));
@@ -58,7 +58,7 @@ class OneOfThree {
     CHECK(express().OnPart(from, std::string_view(message).substr(control::kHeaderBytes), false).ok());
   }
 
-  // `ended`: the round up to which the leader has finished it.
+  // Evict the slot. `ended` is the round up to which the leader has finished it.
   void Evict(uint32_t ended) {
     Record record;
     record.kind = RecordKind::kEvict;
@@ -82,7 +82,7 @@ class OneOfThree {
     Apply(std::move(record));
   }
 
-  std::shared_ptr<Handle> handle;  // of the last call
+  std::shared_ptr<Handle> handle;  // handle of the last call
 
  private:
   void Apply(Record record) {
@@ -146,7 +146,7 @@ TEST_CASE("express slots: what was told too late waits for the leader's word lik
   CHECK_FALSE(rank.knows_slot());
   CHECK_FALSE(rank.express().under_way());
   CHECK_FALSE(rank.express().Settled(*rank.state().pending().Find("x")));
-  rank.Hear(0, 0, {4, 4});  // had not heard of it either
+  rank.Hear(0, 0, {4, 4});  // rank 0 had not applied the eviction either
   CHECK_FALSE(rank.handle->done);
   rank.Fail();
   CHECK(rank.handle->done);
@@ -170,7 +170,7 @@ TEST_CASE("express slots: old parts do not finish a new call") {
   std::vector<float> data = {1, 1}, fresh = {8, 8};
   rank.Tell(&data);
   rank.Hear(0, 0, {2, 2});
-  CHECK(rank.state().pending().Take("x"));  // it failed
+  CHECK(rank.state().pending().Take("x"));  // the first call failed
   rank.state().pending().Add(rank.Call(&fresh));
   rank.Hear(2, 0, {4, 4});
   CHECK_FALSE(rank.handle->done);
@@ -197,16 +197,17 @@ void Gather(testing::Rank& self, size_t rows) {
 
 }  // namespace
 
-// Whoever told its part before it heard that another rank has other rows this time keeps nothing of it.
+// A rank that sent its part before it learned that another rank has a different number of rows drops that part.
 TEST_CASE("world: a tensor whose size changes on one rank goes express again afterwards") {
   for (const testing::Layout& layout :
        {testing::Layout{2, 1, true, 8192, UseUsualSizes}, testing::Layout{3, 1, true, 8192, UseUsualSizes},
         testing::Layout{3, 2, true, 8192, UseUsualSizes}}) {
-    for (size_t rows : {256, 3000}) {  // shown in buffers; written into the others' outputs
+    for (size_t rows : {256, 3000}) {  // parts in shared buffers, then parts written into the others' outputs
       RunWorld(layout, [rows, &layout](testing::Rank& self) {
         for (int step = 0; step < 5; ++step) Gather(self, rows);
         const bool odd = self.rank() == self.size() - 1;
-        if (odd) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the others have told theirs
+        // Long enough for the others to send their parts.
+        if (odd) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         const size_t other = odd ? rows + 1 : rows;
         for (int step = 0; step < 3; ++step) Gather(self, other);
         const uint64_t before = Runs(self);

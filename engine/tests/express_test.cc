@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small allreduces without the leader's word: rounds and their parts, what the leader makes of them, and whole worlds
-// in which ranks go this way or the other as they please.
+// Small allreduces on the fast path without the leader. A round is one run of a tensor, and a part is one member's
+// contribution to it. The tests also use whole worlds, in which each rank chooses the fast path or the leader.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -47,7 +47,7 @@ hvd::Status RunSum(Rank& self, const std::string& name, std::vector<int64_t>* da
   return self.Run(Sum(self, name, data));
 }
 
-// Told to everybody in full, so that they know it by its slot afterwards.
+// Run one sum with its full description, so that all ranks know it by its slot afterwards.
 void Introduce(Rank& self, const std::string& name, size_t count = 4) {
   std::vector<int64_t> data(count, 1);
   CHECK(RunSum(self, name, &data).ok());
@@ -67,8 +67,8 @@ TEST_CASE("express: a part lies where it came until it is kept") {
   CHECK(Text(parts[0]) == "first");
   CHECK(static_cast<const void*>(parts[1].data) == other.data());
   express.End(3);
-  express.Keep(3, 0, 1);  // it is over
-  express.Keep(4, 0, 1);  // nobody knows it
+  express.Keep(3, 0, 1);  // ignored, because the round has ended
+  express.Keep(4, 0, 1);  // ignored, because no part of this slot exists
   CHECK_FALSE(express.Complete(3, &parts));
 }
 
@@ -77,7 +77,8 @@ TEST_CASE("express: a round is complete when everybody's part is here") {
   std::vector<Express::Piece> parts;
   CHECK(express.Add(7, 0, 2, 1, Carried("cc")));
   CHECK(express.Add(7, 0, 0, 1, Carried("aa")));
-  CHECK(express.Add(7, 1, 0, 1, Carried("AA")));  // ahead of us: somebody's part has reached it, but not us
+  // For the next round: the sender had all parts of round 0, this rank does not yet.
+  CHECK(express.Add(7, 1, 0, 1, Carried("AA")));
   CHECK_FALSE(express.Complete(7, &parts));
   CHECK(express.Add(7, 0, 1, 1, Carried("bb")));
   REQUIRE(express.Complete(7, &parts));

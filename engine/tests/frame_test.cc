@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control frames over a real socket pair: whatever is cut, changed, replayed or absurd never becomes a message.
+// Control frames over a real socket pair: frames that are truncated, changed, replayed or too long never become
+// messages.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
@@ -30,7 +31,7 @@ struct Pair {
   }
 };
 
-// The bytes that a writer puts on the wire for these messages.
+// Return the bytes that a writer sends for these messages.
 std::string Wire(const std::vector<std::string>& messages, size_t open = 0) {
   Pair pair;
   FrameWriter writer(kKey);
@@ -46,7 +47,7 @@ std::string Wire(const std::vector<std::string>& messages, size_t open = 0) {
   return bytes;
 }
 
-// Feeds `bytes` and the end of the stream to a new reader; returns the messages and how it ended.
+// Send `bytes` and the end of the stream to a new reader. Append the messages and return the final result.
 Result Feed(const std::string& bytes, std::vector<std::string>* messages) {
   Pair pair;
   pair.Send(bytes);
@@ -58,7 +59,7 @@ Result Feed(const std::string& bytes, std::vector<std::string>* messages) {
   std::string_view payload;
   Result result;
   while ((result = reader.Next(&payload)) == Result::kMessage) messages->emplace_back(payload);
-  CHECK(reader.Next(&payload) == result);  // both ends are final
+  CHECK(reader.Next(&payload) == result);  // kNothing and kCorrupt are both final
   return result;
 }
 
@@ -86,7 +87,7 @@ TEST_CASE("messages of all sizes arrive whole and in order") {
   CHECK(arrived == sent.size());
   CHECK(writer.pending() == 0);
   CHECK(reader.buffered() == 0);
-  CHECK(reader.capacity() <= 1u << 20);  // the large message's memory is not kept
+  CHECK(reader.capacity() <= 1u << 20);  // the memory of the large message was released
 }
 
 TEST_CASE("many small messages leave in one piece and are read with one buffer") {
@@ -139,7 +140,7 @@ TEST_CASE("a flipped bit anywhere never gives a wrong message") {
     const Result result = Feed(changed, &got);
     REQUIRE(got.size() == (bit / 8 < second ? 0 : 1));
     const size_t in_frame = bit / 8 % second;
-    // A length that grew, within the limit, makes the reader wait for bytes that do not come; all else is noticed.
+    // A larger length within the limit makes the reader wait for bytes that never come. Every other change is noticed.
     if (in_frame >= 4) REQUIRE(result == Result::kCorrupt);
   }
 }
@@ -148,7 +149,7 @@ TEST_CASE("a message that is sent from where it lies arrives whole, and what the
   Pair pair;
   FrameWriter writer(kKey);
   FrameReader reader(kKey);
-  const std::string tensor(3 << 20, 't');  // more than the socket holds
+  const std::string tensor(3 << 20, 't');  // more than fits into the socket
   CHECK(writer.Send(pair.near.get(), "small", "one"));
   CHECK(writer.pending() == 0);
   CHECK(writer.Send(pair.near.get(), "large", tensor));
@@ -203,7 +204,7 @@ TEST_CASE("replayed, reordered and left out frames are refused") {
   CHECK(Feed(second, &got) == Result::kCorrupt);
 
   std::string renumbered = first + first;
-  std::memcpy(&renumbered[first.size() + 8], &second[8], 8);  // the right number, but the tag is of another
+  std::memcpy(&renumbered[first.size() + 8], &second[8], 8);  // the expected number, but with the tag of another frame
   CHECK(Feed(renumbered, &got) == Result::kCorrupt);
   CHECK(got.size() == 1);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into one batch, as plans written down in short.
+// Which tensors share a batch. A plan lists the batch of each tensor.
 #include "agreement/fusion.h"
 
 #include <doctest/doctest.h>
@@ -36,8 +36,9 @@ TEST_CASE("tensors fill a batch up to the threshold and not beyond") {
       {{10}, 100, {0}},
       {{50, 50}, 100, {0, 0}},
       {{50, 51}, 100, {0, 1}},
-      {{50, 51, 50, 49}, 100, {0, 1, 0, 1}},  // looks ahead over what does not fit
-      {{500, 10, 10}, 100, {0, 1, 1}},        // larger than the threshold: alone
+      // A tensor that does not fit is passed over, and later ones may fill the batch.
+      {{50, 51, 50, 49}, 100, {0, 1, 0, 1}},
+      {{500, 10, 10}, 100, {0, 1, 1}},  // a tensor above the threshold gets its own batch
       {{100, 0, 1}, 100, {0, 0, 1}},
       {{10, 10}, 0, {0, 1}},
       {{0, 0}, 0, {0, 1}},
@@ -124,7 +125,7 @@ TEST_CASE("bytes of an item: allgather counts what all members bring") {
   Request request;
   request.shape = {5};
   request.dtype = DType::kFloat64;
-  reduced.Add(1, request);  // the others joined
+  reduced.Add(1, request);  // the other members have joined
   CHECK(FusionItemOf(reduced).bytes == 40);
 }
 

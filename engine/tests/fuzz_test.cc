@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Very many malformed messages, made from valid ones by a seeded mutator: no compiler support needed.
+// Very many malformed messages, made from valid ones by a seeded mutator. No fuzzing support of the compiler is needed.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -52,7 +52,7 @@ std::string Mutate(std::string message, std::mt19937_64& random) {
       case 2:
         message.insert(at, 1 + random() % 9, static_cast<char>(random()));
         break;
-      case 3:  // lengths: negative, 4 GiB, one off
+      case 3:  // lengths that become negative, 4 GiB or one off
         for (size_t i = at; i < at + 4 && i < message.size(); ++i) message[i] = static_cast<char>(0xff);
         break;
       default:

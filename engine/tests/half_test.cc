@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions of small floats: every pattern there and back, and rounding against exact arithmetic in double.
+// Conversions of small floats: every bit pattern to float32 and back, and rounding compared with exact arithmetic in
+// double.
 #include "base/half.h"
 
 #include <doctest/doctest.h>
@@ -13,10 +14,10 @@ namespace {
 
 struct Format {
   const char* name;
-  int patterns;      // with the sign bit
-  int mantissa;      // bits
+  int patterns;      // number of bit patterns, including the sign bit
+  int mantissa;      // bits of the mantissa
   int lowest;        // exponent of the smallest normal number
-  double too_large;  // from this magnitude on, rounding leaves the format
+  double too_large;  // smallest magnitude that rounds to a value outside the format
   float (*to_float)(uint32_t);
   uint32_t (*from_float)(float);
 };
@@ -34,7 +35,7 @@ const Format kFormats[] = {
      [](float v) { return static_cast<uint32_t>(Float8E5M2FromFloat(v)); }},
 };
 
-// To nearest even by the definition: the unit in the last place, and the default rounding of nearbyint.
+// Round to nearest even as defined: in units of the last place, with the default rounding of nearbyint.
 double Nearest(const Format& format, double value) {
   int exponent = 0;
   std::frexp(value, &exponent);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles and names in flight come and go in any order, and what is kept of them for the next ones shows nowhere.
+// Handles and names in flight are created and removed in any order, and objects that are reused show nothing of their
+// earlier use.
 #include "core/handle.h"
 
 #include <doctest/doctest.h>
@@ -25,7 +26,7 @@ TEST_CASE("a handle can be taken once, when it is done") {
   CHECK(table.TakeDone(handle->id) == handle);
   CHECK_FALSE(table.TakeDone(handle->id));
   CHECK_FALSE(table.Find(handle->id));
-  table.Forget(handle->id);  // harmless
+  table.Forget(handle->id);  // forgetting an unknown handle does nothing
   CHECK(handle.use_count() == 1);
 }
 
@@ -42,7 +43,7 @@ TEST_CASE("handles are found under their own numbers, however many came before")
     for (size_t i = 0; i < handles.size(); ++i) {
       handles[i]->done = true;
       i % 2 ? table.Forget(handles[i]->id) : static_cast<void>(table.TakeDone(handles[i]->id));
-      CHECK(handles[i].use_count() == 1);  // nothing of it is left in the table
+      CHECK(handles[i].use_count() == 1);  // the table holds no reference any more
     }
     for (const auto& handle : handles) CHECK_FALSE(table.Find(handle->id));
   }
@@ -53,7 +54,7 @@ TEST_CASE("a name may come again when its operation is finished, not before") {
   submissions.Register(0, {0});
   const auto add = [&submissions](const std::string& name) {
     Submissions::Batch batch = submissions.NewOperations(1);
-    CHECK(batch[0]->request == hvd::Request());  // nothing is left of an earlier life
+    CHECK(batch[0]->request == hvd::Request());  // reused objects start empty
     CHECK(batch[0]->slot == hvd::kNoSlot);
     batch[0]->request.name = name;
     batch[0]->request.shape = {1, 2};

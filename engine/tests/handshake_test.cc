@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handshake over unix socket pairs, with a relay between the two ends that can watch, delay and change every byte.
+// The handshake over unix socket pairs, with a relay between the two ends that can record, delay and change every byte.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
@@ -24,8 +24,8 @@ bool SameKey(const uint64_t a[2], const uint64_t b[2]) { return a[0] == b[0] && 
 // One direction of the relay.
 struct Wire {
   std::string passed;
-  int flip_at = -1;           // change this byte of the direction
-  size_t at_once = 1u << 16;  // bytes moved in each turn
+  int flip_at = -1;           // index of the byte to change, or -1
+  size_t at_once = 1u << 16;  // bytes moved in each step
 
   bool Move(int from, int to) {
     char bytes[1024];
@@ -43,7 +43,7 @@ struct Meeting {
   ConnectorIdentity dialer_identity = Rank(4), acceptor_identity = Rank(2);
   uint8_t dialer_version = Handshake::kProtocolVersion, acceptor_version = Handshake::kProtocolVersion;
   StreamKey key = kKey;
-  Wire up, down;  // up: dialer to acceptor
+  Wire up, down;  // `up` runs from the dialer to the acceptor, `down` back
   std::array<Fd, 4> ends;
   std::optional<Handshake> dialer, acceptor;
 
@@ -181,7 +181,7 @@ TEST_CASE("bytes that follow the handshake are left in the socket") {
     acceptor.Step();
   }
   REQUIRE(acceptor.outcome() == Outcome::kReady);
-  REQUIRE(SendSome(far.get(), "next", 4) == 4);  // before the dialer has read the verdict
+  REQUIRE(SendSome(far.get(), "next", 4) == 4);  // sent before the dialer has read the acceptor's decision
   dialer.Step();
   REQUIRE(dialer.outcome() == Outcome::kReady);
   char bytes[16];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over hosts that hold several ranks, whole worlds of them: every kind in every layout, equal bits on all
-// ranks, and every byte crosses once for each host.
+// Collectives over hosts that hold several ranks, in whole worlds: every kind in every layout gives equal bits on all
+// ranks, and each byte crosses to each other host once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,12 +20,13 @@ using hvd::testing::RunWorld;
 
 namespace {
 
-// Small messages too, and sums over hosts with different numbers of ranks.
+// Use the hierarchical algorithms for small messages too, and for sums over hosts with different numbers of ranks.
 void WhereverPossible(hvd::Settings* settings) {
   settings->hierarchical_allgather = settings->hierarchical_allreduce = 1;
 }
 
-// 2 x 2, 3 x 2, 2 x 3; then 2 + 1, 3 + 2, 2 + 2 + 1 and 4 + 4 + 3: fewer carriers than members.
+// Hosts of equal size: 2 x 2, 3 x 2, 2 x 3. Then 2 + 1, 3 + 2, 2 + 2 + 1 and 4 + 4 + 3, where fewer ranks exchange data
+// between hosts than the largest host has.
 const std::vector<Layout> kLayouts = {
     {4, 2, true, 8192, WhereverPossible},  {6, 3, true, 4096, WhereverPossible},  {6, 2, true, 4096, WhereverPossible},
     {4, 2, false, 4096, WhereverPossible}, {3, 2, true, 4096, WhereverPossible},  {5, 2, true, 4096, WhereverPossible},
@@ -39,13 +40,13 @@ std::string Text(const Layout& layout) {
 
 int HostOf(const Layout& layout, int rank) { return rank * layout.hosts / layout.ranks; }
 
-// What rank r brings at i: no two alike, and sums of them round.
+// Return element i of a rank's input: all values differ, and their sums need rounding.
 template <typename T>
 T Value(int rank, size_t i) {
   return static_cast<T>(static_cast<double>((i * 7 + static_cast<size_t>(rank) * 31) % 101) / 10.0 + rank);
 }
 
-// The sum of all ranks at i, inside each host first.
+// Return the sum of all ranks at i, added inside each host first.
 template <typename T>
 T SumByHost(const Layout& layout, size_t i) {
   T sum{}, host_sum{};
@@ -78,7 +79,8 @@ void CheckReducescatter(Rank& self, const Layout& layout, DType dtype, int64_t r
     bool right = true;
     for (size_t i = 0; i < out.size(); ++i) {
       const T expected = SumByHost<T>(layout, static_cast<size_t>(before * width) + i);
-      right &= std::memcmp(&out[i], &expected, sizeof(T)) == 0;  // to the bit: the order follows from the hosts alone
+      // Exact bits, because the order of additions depends on the hosts alone.
+      right &= std::memcmp(&out[i], &expected, sizeof(T)) == 0;
     }
     CHECK_MESSAGE(right, name);
   }
@@ -94,7 +96,7 @@ TEST_CASE("hierarchy: allgathers, ragged and fused") {
       const int n = self.size(), me = self.rank();
       auto rows_of = [](int tensor, int rank) {
         return (rank * 3 + tensor) % 4 * (tensor * 170 + 5);
-      };  // some have none
+      };  // some ranks have no rows
       for (int step = 0; step < 2; ++step) {
         std::vector<std::vector<int32_t>> in(kTensors);
         std::vector<int64_t> handles;
@@ -248,7 +250,7 @@ TEST_CASE("hierarchy: alltoalls, small enough to be joined and not, with rows fo
 
 namespace {
 
-// Bytes that all ranks together send between hosts in one operation of `bytes` of memory on each rank.
+// Return the bytes that all ranks together send between hosts in one operation with `bytes` bytes on each rank.
 uint64_t BytesAcross(const Layout& layout, OpKind kind, int64_t bytes) {
   std::atomic<uint64_t> all{0};
   RunWorld(layout, [&](Rank& self) {

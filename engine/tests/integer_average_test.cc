@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averages of integers under 64 bits equal the exact quotient, truncated toward zero, by every route.
+// Averages of integers under 64 bits equal the exact quotient, truncated toward zero, on every data path.
 #include "collectives/integer_average.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ uint32_t Mixed(uint32_t bits) {
   return (bits ^ bits >> 13) * 3266489917u ^ bits >> 7;
 }
 
-// Half of the elements are extremes: alike on all ranks, or not.
+// Return an element of a rank's input. Half of the elements are extremes, either equal on all ranks or not.
 template <typename T>
 T Extreme(int rank, size_t i, unsigned seed = 0) {
   const uint32_t kind = Mixed(static_cast<uint32_t>(i) * 31 + seed) % 6;
@@ -53,7 +53,7 @@ std::vector<T> Extremes(int rank, size_t count, unsigned seed = 0) {
   return values;
 }
 
-// What a factor on the way in makes of a value: truncated, and clamped.
+// Return a value times the prescale factor, truncated and clamped to the type.
 template <typename T>
 T Scaled(T value, double factor) {
   if (factor == 1.0) return value;
@@ -72,7 +72,8 @@ T ExactAverage(int64_t sum, int ranks, double postscale) {
           : std::min<int64_t>(Scaled<int64_t>(sum, postscale / ranks), std::numeric_limits<T>::max()));
 }
 
-// `present`: the ranks that have not joined; `first`: where the elements begin in the whole tensor.
+// Return the exact average. `present` is the number of ranks that have not joined, `first` the index of the first
+// element in the whole tensor.
 template <typename T>
 std::vector<T> Expected(int ranks, int present, size_t first, size_t count, unsigned seed, double prescale = 1.0,
                         double postscale = 1.0) {
@@ -93,7 +94,7 @@ std::unique_ptr<hvd::Operation> Average(Rank& self, OpKind kind, const std::stri
   return operation;
 }
 
-// Out of place, which leaves the input alone, then in place, with and without factors.
+// Check out of place, which leaves the input unchanged, then in place, with and without factors.
 template <typename T>
 void CheckAllreduce(Rank& self, DType dtype, T, size_t count) {
   const std::vector<T> in = Extremes<T>(self.rank(), count);
@@ -116,7 +117,7 @@ void CheckAllreduce(Rank& self, DType dtype, T, size_t count) {
   }
 }
 
-// Tensors of all types at once, fused where they may be.
+// Check tensors of all types in one group, fused where possible.
 void CheckGroup(Rank& self) {
   constexpr size_t kEach = 3, kCount = 1003;
   std::vector<std::vector<std::byte>> tensors, expected;
@@ -165,7 +166,7 @@ void CheckEveryRoute(const Layout& layout) {
   CAPTURE(layout.memory);
   RunWorld(layout, [](Rank& self) {
     ForEachNarrowInteger([&](DType dtype, auto zero) {
-      // Express and small, then around the borders of a slot of 4096 bytes, and several chunks.
+      // Bytes: the fast path and small tensors, then around the limits of a slot of 4096 bytes, then several chunks.
       for (const size_t bytes : {0, 8, 100, 4096, 4100, 20004}) {
         CheckAllreduce(self, dtype, zero, bytes / sizeof zero);
         CheckReducescatter(self, dtype, zero, bytes / sizeof zero);
@@ -194,7 +195,7 @@ TEST_CASE("integer averages: the kernel divides the exact sum, at any size, in p
         std::vector<const void*> sources;
         for (int j = 0; j < members; ++j) inputs.push_back(Extremes<T>(j, count));
         for (const auto& input : inputs) sources.push_back(input.data());
-        // At any address: elements may lie in messages.
+        // Sources and outputs at odd addresses, as in messages.
         const auto* const bytes = reinterpret_cast<const std::byte*>(inputs[1].data());
         std::vector<std::byte> message(1), dst(count * sizeof(T) + 1);
         message.insert(message.end(), bytes, bytes + count * sizeof(T));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// However a thread's owner ends, the thread ends with it and the process goes on.
+// Whichever way the owner of a thread ends, the thread ends with it and the process continues.
 #include "base/joining_thread.h"
 
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using hvd::JoiningThread;
 
-// A thread that runs until it is told to stop, and what became of it.
+// State of a thread that runs until `stop` is set.
 struct Watched {
   std::atomic<bool> stop{false}, ended{false};
 
@@ -26,7 +26,7 @@ struct Watched {
   }
 };
 
-// Its destructor never runs, those of its members do.
+// Owner whose constructor throws: its own destructor never runs, but those of its members do.
 struct Unfinished {
   JoiningThread thread;
   explicit Unfinished(Watched* watched) : thread(watched->Start()) { throw std::runtime_error("after the start"); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels should give, computed naively one element at a time, and the random data they are tried on.
+// Reference results of the kernels, computed one element at a time, and the random data of their tests.
 #pragma once
 
 #include <cmath>
@@ -169,7 +169,8 @@ inline bool IsNan(DType dtype, const Bytes& bytes, size_t i) {
   }
 }
 
-// The index of the first element that differs, or count. Which NaN it is does not matter: processors differ.
+// Return the index of the first element that differs, or `count`. Any NaN equals any other, because processors differ
+// in NaN bits.
 inline size_t FirstDifference(DType dtype, const Bytes& a, const Bytes& b, size_t count) {
   const size_t size = SizeOf(dtype);
   for (size_t i = 0; i < count; i++) {
@@ -179,8 +180,8 @@ inline size_t FirstDifference(DType dtype, const Bytes& a, const Bytes& b, size_
   return count;
 }
 
-// Random bits: integers that wrap, and floats of every kind, NaN, infinities and denormals included. Half of the
-// floats are of like size, so that sums need rounding.
+// Return random bits: integers that wrap, and floats of every kind, including NaN, infinities and denormals. Half of
+// the floats have similar magnitudes, so that their sums need rounding.
 inline Bytes RandomBytes(DType dtype, size_t count, unsigned seed) {
   std::mt19937 random(seed);
   Bytes bytes(count * SizeOf(dtype));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element-wise kernels against a naive scalar reference, in every flavour that this machine can run.
+// The element-wise kernels against a naive scalar reference, in every instruction-set variant that this machine can
+// run.
 #include "collectives/kernels.h"
 
 #include <doctest/doctest.h>
@@ -37,13 +38,13 @@ std::vector<std::string> Flavours() {
   return usable;
 }
 
-// The widest flavour is in use again after a test, whatever it tried.
+// Guard that restores the variant that was in use before the test.
 struct Restored {
   std::string before = KernelFlavour();
   ~Restored() { SelectKernelFlavour(before.c_str()); }
 };
 
-// Where a kernel's buffers begin: at an odd address, for what came with a message lies anywhere.
+// A kernel's buffer at an odd address, because data inside a message may lie anywhere.
 struct Shifted {
   Bytes memory;
   size_t shift;
@@ -70,7 +71,7 @@ struct Case {
   double postscale;
 };
 
-// alias: the source that is the destination too, or -1.
+// Compare Reduce with the reference. `alias` is the index of the source that is also the destination, or -1.
 void CheckReduce(const Case& c, const std::vector<Bytes>& contents, int alias, bool second) {
   const size_t element = SizeOf(c.dtype);
   std::vector<Shifted> sources;
@@ -134,7 +135,7 @@ TEST_CASE("The destination may be any of the sources, and a second one gets the 
 
 TEST_CASE("Every pair of a 16-bit float pattern and a probe is summed and multiplied right") {
   const Restored restored;
-  // Zeros, denormals, ties, the largest finite numbers, infinities, NaN: for float16 and bfloat16.
+  // Zeros, denormals, ties, the largest finite numbers, infinities and NaN of float16 and bfloat16.
   const uint16_t probes[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x00ff, 0x80ff, 0x3c00, 0xbc01, 0x3f80, 0x3f81,
                              0x3fff, 0xbfff, 0x7bff, 0xfbff, 0x7f7f, 0x7c00, 0x7f80, 0x7e01, 0x7fff, 0xff81};
   const size_t count = Repeats(65536);
@@ -276,7 +277,7 @@ TEST_CASE("Adasum's arithmetic is right, and has the same bits in every flavour"
   const Restored restored;
   for (const DType dtype : kFloatingDTypes) {
     for (const size_t count : kCounts) {
-      // Finite numbers of like size: sums of infinities would prove nothing.
+      // Use finite numbers of similar size, because sums of infinities would prove nothing.
       Bytes a(count * SizeOf(dtype)), b(count * SizeOf(dtype));
       std::vector<double> x(count), y(count);
       std::mt19937 random(11);
@@ -309,7 +310,7 @@ TEST_CASE("Adasum's arithmetic is right, and has the same bits in every flavour"
         INFO(flavour << " " << NameOf(dtype) << " " << count);
         double out[3];
         DotProducts(dtype, a.data(), b.data(), count, out);
-        for (int k = 0; k < 3; k++) CHECK(out[k] == expected[k]);  // all products and sums are exact
+        for (int k = 0; k < 3; k++) CHECK(out[k] == expected[k]);  // exact, because no product or sum needs rounding
       }
     }
   }

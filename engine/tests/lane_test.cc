@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a lane cuts its chunks, which all members must do alike.
+// How a lane cuts messages into chunks, which all members must do identically.
 #include "transport/lane.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worlds of one process launch in the order of calls, and nobody waits for what is not launched any more.
+// Worlds in one process launch in the order of calls, and none waits for an operation that will not be launched.
 #include "devices/launch_gate.h"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ struct World {
 
 TEST_CASE("the world of the oldest ticket launches") {
   World a, b;
-  CHECK(a.order.IsNext());  // nobody is before it
+  CHECK(a.order.IsNext());  // no ticket exists
   LaunchTicket first = a.order.Take(), second = b.order.Take(), third = a.order.Take();
   CHECK(a.order.IsNext());
   CHECK_FALSE(b.order.IsNext());
@@ -32,7 +32,7 @@ TEST_CASE("the world of the oldest ticket launches") {
   CHECK(b.order.IsNext());
   CHECK(b.woken == 1);
   CHECK(a.woken == 0);
-  second = LaunchTicket();  // as an operation that is used again
+  second = LaunchTicket();  // frees the ticket, as an operation that is reused does
   CHECK(a.order.IsNext());
   CHECK(a.woken == 1);
   third.GiveUp();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One order of launches for all ranks, however their sets overlap and whatever they are ready for first.
+// One order of launches for all ranks, however their process sets overlap and whichever operation becomes ready first.
 #include "agreement/launch_order.h"
 
 #include <doctest/doctest.h>
@@ -88,20 +88,20 @@ TEST_CASE("the global leader publishes turns in its log") {
   CHECK(coordinator.Decide().empty());
 }
 
-// Ranks in sets that overlap. A batch stands in its set's log, and is ready at each member when it stands first there
-// and the member happens to come to it; a set's leader wants the turn then. Messages take any time.
+// Model of ranks in sets that overlap. A batch is ready at a member when it is first in its set's log and the member
+// picks that set. The set's leader then requests the launch slot. Messages take random time.
 struct Model {
   struct Member {
     LaunchOrder order;
-    std::map<int, uint64_t> next;  // of each set: the batch that stands first
-    size_t heard = 0;              // of the global log
+    std::map<int, uint64_t> next;  // by set: the batch that is first in the log
+    size_t heard = 0;              // entries of the global log that this member has applied
     std::vector<Turn> launched;
   };
-  std::vector<std::vector<int>> sets;  // the first has all ranks
-  std::vector<uint64_t> batches;       // how many, by set
+  std::vector<std::vector<int>> sets;  // the first set contains all ranks
+  std::vector<uint64_t> batches;       // number of batches, by set
   std::vector<Member> members;
   std::vector<Turn> log;
-  std::map<int, uint64_t> asked;  // by set: up to which batch its leader has
+  std::map<int, uint64_t> asked;  // by set: number of batches for which the leader has requested a launch slot
 
   void Step(int rank, int set) {
     Member& member = members[static_cast<size_t>(rank)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was launched and is not done in time is found, whatever was launched before and after it.
+// An operation on the GPU that is not done in time is found, whatever was launched before and after it.
 #include "devices/launch_watch.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,8 @@ using hvd::Device;
 using hvd::LaunchWatch;
 using std::chrono::seconds;
 
-// A driver whose one stream does the n-th task when it is told to; an event remembers how many were put before it.
+// Stand-in for the CUDA driver, whose only stream finishes the n-th task when the test says so. An event remembers how
+// many tasks precede it.
 struct Driver {
   static inline std::atomic<int> put{0}, done{0};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaving while something is on its way: for all others it ends, well or by name.
+// Ranks that leave while messages are in flight: on all other ranks the collective finishes or fails with the name of
+// the rank.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -18,7 +19,7 @@ std::unique_ptr<hvd::Operation> Sum(Rank& self, const char* name, std::vector<fl
   return self.Operation(OpKind::kAllreduce, name, DType::kFloat32, shape, x->data(), x->data());
 }
 
-// Without waiting for anybody: what cannot be sent is given a second.
+// Close the world, and check that it did not wait for a peer: unsent messages would keep it for a second.
 void CloseAtOnce(Rank& self) {
   const auto begun = std::chrono::steady_clock::now();
   self.world().Close();
@@ -27,7 +28,7 @@ void CloseAtOnce(Rank& self) {
 
 }  // namespace
 
-// On hosts with several ranks some tell others of what happens there, whether or not there ever is anything to tell.
+// On hosts with several ranks, some ranks forward messages of their host, even if no message is ever sent.
 TEST_CASE("world: nobody waits for links over which nothing was ever said") {
   for (const std::vector<int>& placed : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}}) {
     RunWorld({4, 2, true, 4096, nullptr, nullptr, placed}, [](Rank& self) {
@@ -58,7 +59,7 @@ TEST_CASE("world: who leaves before it has told anybody anything is not lost") {
         }
       };
       const int host = add({0, 1, 2}), rest = add({0, 1, 3});
-      add({1, 2, 3});  // in which rank 2 tells for the first host
+      add({1, 2, 3});  // in this set, rank 2 forwards for the first host
       if (self.rank() < 3) sum(host, 20 * repeat);
       if (self.rank() == 2) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -68,7 +69,7 @@ TEST_CASE("world: who leaves before it has told anybody anything is not lost") {
   }
 }
 
-// Rank 2 has never had anything to say to rank 1 before, and rank 1 said goodbye to those that it knew.
+// Rank 2 has never sent anything to rank 1, and rank 1 said goodbye only to peers with a connection.
 TEST_CASE("world: who calls a rank that has left goes on without it") {
   std::atomic<bool> left{false};
   RunWorld({3, 3, true}, [&left](Rank& self) {
@@ -93,7 +94,7 @@ TEST_CASE("world: who calls a rank that has left goes on without it") {
   });
 }
 
-// Its engine thread reports the tensor; the leader's word to begin crosses its farewell.
+// The leaving rank's engine thread reports the tensor, and the leader's start record crosses its leave notice.
 TEST_CASE("world: who leaves just as its tensor is agreed upon keeps nobody waiting") {
   for (const Layout& layout : {Layout{3, 1, true}, Layout{3, 1, false}, Layout{4, 2, true}}) {
     for (unsigned repeat = 0; repeat < Repeats(64); ++repeat) {

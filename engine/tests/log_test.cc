@@ -18,7 +18,7 @@ namespace {
 using hvd::Log;
 using hvd::LogLevel;
 
-// What `body` writes to a descriptor of this process.
+// Return what `body` writes to a descriptor of this process.
 std::string Captured(int descriptor, const std::function<void()>& body) {
   std::FILE* file = std::tmpfile();
   REQUIRE(file);
@@ -92,7 +92,7 @@ TEST_CASE("log: nobody who does not read keeps the engine waiting for long") {
   REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   while (write(ends[1], "x", 1) == 1) {
   }
-  fcntl(ends[1], F_SETFL, 0);  // a full pipe, which blocks
+  fcntl(ends[1], F_SETFL, 0);  // the pipe is full, so that the next write blocks
   const int before = dup(2);
   dup2(ends[1], 2);
   const auto start = std::chrono::steady_clock::now();

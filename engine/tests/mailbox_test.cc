@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two mailboxes over a TCP link do when one of them closes.
+// Two mailboxes over a TCP link, one of which closes.
 #include "transport/mailbox.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ using hvd::connector_testing::World;
 
 constexpr int kLow = 0, kHigh = 1;
 
-// Two ranks that share no memory, with a link between them over which each has heard of the other.
+// Two ranks without shared memory, connected by a link over which each has received a message.
 struct Pair {
   World world;
   Connector* connectors[2] = {world.Add(Rank(kLow))->connector.get(), world.Add(Rank(kHigh))->connector.get()};

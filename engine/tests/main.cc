@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry point of the engine's unit tests. A test that takes too long shows where each of its threads is, and ends
-// the run: a hang is a result too.
+// Entry point of the engine's unit tests. A test that exceeds the time limit prints the stack of each thread and ends
+// the run.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ const bool hvd::kSanitized = false;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{150};  // sanitizers on two busy cores are slow
+constexpr std::chrono::seconds kLimit{150};  // generous, because sanitizers are slow on two busy cores
 constexpr int kShowStack = SIGUSR2;
 std::atomic<int> shown{0};
 
@@ -38,7 +38,7 @@ void ShowStack(int) {
   ++shown;
 }
 
-// One after the other, so that their lines do not mix.
+// Print the stacks one after the other, so that their lines do not mix.
 void ShowAllStacks() {
   DIR* tasks = opendir("/proc/self/task");
   while (const dirent* entry = tasks ? readdir(tasks) : nullptr) {
@@ -62,7 +62,7 @@ class TimeLimit : public doctest::IReporter {
   void test_run_start() override {
     std::signal(kShowStack, ShowStack);
     void* frame;
-    backtrace(&frame, 1);  // loads what it needs now, not in the handler
+    backtrace(&frame, 1);  // loads the unwinder now, because a signal handler must not
   }
   void test_run_end(const doctest::TestRunStats&) override {}
   void test_case_reenter(const doctest::TestCaseData&) override {}

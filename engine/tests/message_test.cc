@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Round trips of the wire format, and hostile input: truncated, flipped, random, absurd lengths.
+// Round trips of the wire format, and hostile input: truncated, flipped, random, and with absurd lengths.
 #include "agreement/message.h"
 
 #include <doctest/doctest.h>
@@ -130,7 +130,8 @@ TEST_CASE("rounds go with the names of an error and with the slots of an evictio
 TEST_CASE("every truncation is refused") {
   const std::string request = Encoded(FullRequest());
   for (size_t size = 0; size < request.size(); ++size) {
-    std::string exact = request.substr(0, size);  // its own allocation, so that a sanitizer sees a read past it
+    // A separate allocation, so that a sanitizer notices a read past its end.
+    std::string exact = request.substr(0, size);
     std::string_view in = exact;
     Request decoded;
     CHECK_FALSE(Decode(&in, &decoded));

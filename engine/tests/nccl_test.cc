@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is decided about NCCL without it: whom it serves, and who applies a reduction's factors.
+// Decisions about NCCL that need no NCCL: which ranks it supports, and which side applies a reduction's factors.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -40,7 +40,8 @@ NcclPassport With(int version, const char* why_not = "") {
 TEST_CASE("NCCL serves ranks that have GPUs of their own, and who insists") {
   const std::vector<int> ranks = {2, 5, 7};
   CHECK(AgainstTheirGpus({On("a"), On("b"), On("c")}, ranks).empty());
-  CHECK(AgainstTheirGpus({On("a"), On("b"), On("a")}, ranks).empty());  // one of them leads there
+  // Allowed, because only one of the two ranks on GPU a, the one that leads there, takes part in NCCL.
+  CHECK(AgainstTheirGpus({On("a"), On("b"), On("a")}, ranks).empty());
   CHECK(AgainstTheirGpus({On("a"), On("a"), On("a")}, ranks) == "ranks 2,5,7 share a GPU, which NCCL refuses");
   CHECK(AgainstTheirGpus({On("a"), On("a", hvd::kGpuNccl), On("a")}, ranks).empty());
   CHECK(AgainstTheirGpus({On("a"), On("b", hvd::kGpuStaged), On("c", hvd::kGpuNccl)}, ranks) ==

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other before a message: offers and answers.
+// What ranks exchange before a point-to-point message: offers and answers.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs that callers have freed come back for the next ones, within limits.
+// Outputs that callers have freed are reused for later ones, within limits.
 #include "memory/output_pool.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ std::shared_ptr<hvd::Arena> MakeArena() {
   return arena;
 }
 
-// The second output of a size comes to lie in the arena.
+// Return an output in the arena. The second output of a size is placed there.
 char* SharedOutput(const std::shared_ptr<hvd::Arena>& arena, size_t bytes) {
   void* ordinary = hvd::AllocateOutput(bytes, arena);
   CHECK(arena->OffsetOf(ordinary, bytes) < 0);
@@ -46,7 +46,7 @@ TEST_CASE("a freed output is used again for one of about its size") {
   CHECK(other != first);
   hvd::FreeOutput(smaller);
   void* much_smaller = hvd::AllocateOutput(200'000);
-  CHECK(much_smaller != first);  // it would keep a megabyte for a fifth of one
+  CHECK(much_smaller != first);  // reuse would keep a megabyte for a fifth of one
   hvd::FreeOutput(other);
   hvd::FreeOutput(much_smaller);
   hvd::LeaveOutputsToCallers(nullptr);
@@ -54,7 +54,8 @@ TEST_CASE("a freed output is used again for one of about its size") {
 
 TEST_CASE("outputs of every size can be written to their end and freed") {
   std::vector<void*> outputs;
-  for (size_t bytes : {0ul, 1ul, 64ul, 100'000ul, 3ul << 20, 200ul << 20}) {  // the last is more than is ever kept
+  // The last one exceeds what the pool ever keeps.
+  for (size_t bytes : {0ul, 1ul, 64ul, 100'000ul, 3ul << 20, 200ul << 20}) {
     void* output = hvd::AllocateOutput(bytes);
     REQUIRE(output);
     std::memset(output, 7, bytes);
@@ -69,15 +70,16 @@ TEST_CASE("an output that comes again moves to the arena, and is used again ther
   hvd::LeaveOutputsToCallers(nullptr);
   auto arena = MakeArena();
   char* first = SharedOutput(arena, 100'000);
-  void* second = hvd::AllocateOutput(100'000, arena);  // none is free
+  // Ordinary memory, because none of this size is free in the arena.
+  void* second = hvd::AllocateOutput(100'000, arena);
   CHECK(arena->OffsetOf(second, 1) < 0);
   hvd::FreeOutput(first);
   void* elsewhere = hvd::AllocateOutput(100'000);
-  CHECK(arena->OffsetOf(elsewhere, 1) < 0);  // who has no arena gets nothing in one
+  CHECK(arena->OffsetOf(elsewhere, 1) < 0);  // a caller without an arena gets ordinary memory
   CHECK(hvd::AllocateOutput(99'000, arena) == first);
   hvd::AbandonOutput(first);
   void* another = SharedOutput(arena, 100'000);
-  CHECK(another != first);  // a peer may still write there
+  CHECK(another != first);  // not reused, because a peer may still write there
   for (void* output : {second, elsewhere, another}) hvd::FreeOutput(output);
   hvd::LeaveOutputsToCallers(nullptr);
 }
@@ -115,10 +117,10 @@ TEST_CASE("a forked child keeps its outputs as they were, and so do we") {
     _exit(heard && right ? 0 : 1);
   }
   std::memset(output, 'y', 50'000);
-  std::memset(in_flight, 'z', 70'000);  // still the memory that peers reach
+  std::memset(in_flight, 'z', 70'000);  // peers still reach this memory
   hvd::FreeOutput(output);
   char* next = SharedOutput(arena, 50'000);
-  CHECK(next == output);  // its place is shared again
+  CHECK(next == output);  // its pages are shared again
   std::memset(next, 'n', 50'000);
   REQUIRE(write(line[1], "g", 1) == 1);
   int status = -1;
@@ -150,7 +152,7 @@ TEST_CASE("memory to lend lies in the arena, where there is one with room") {
   hvd::FreeOutput(home);
   hvd::LeaveOutputsToCallers(nullptr);
   hvd::Arena::Pin pin;
-  CHECK(arena->PlaceOf(home, 1, &pin) == -1);  // given back
+  CHECK(arena->PlaceOf(home, 1, &pin) == -1);  // it was returned to the arena
 }
 
 TEST_CASE("what is lent when a child comes serves no more afterwards, and what is not lent does") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs that the other members write into: the same results as with staging, whoever's outputs can be reached.
+// Outputs that the other members write into: results equal those with staging, whichever outputs peers can reach.
 #include <algorithm>
 #include <atomic>
 
@@ -48,7 +48,8 @@ std::vector<uint8_t> Gathered(int size, int round) {
   return all;
 }
 
-// Into `output`, or memory of the engine's where it is null; ragged, and one rank has nothing.
+// Gather into `output`, or into memory of the engine if it is null. Ranks bring different numbers of rows, and one
+// brings none.
 void CheckAllgather(Rank& self, int round, uint8_t* output, const std::string& name = "gather") {
   const std::vector<uint8_t> input = Input(self.rank(), RowsOf(self.rank(), round), round);
   const auto rows = static_cast<int64_t>(input.size());
@@ -168,7 +169,7 @@ TEST_CASE("push: outputs of the engine's own, kept, given back and fused") {
     auto buffer = Allocate(self, 400'000);
     const std::vector<uint8_t> input = Input(self.rank(), 20'000, 3);
     std::vector<int64_t> handles;
-    for (size_t i = 0; i < 5; ++i) {  // some of them in one batch
+    for (size_t i = 0; i < 5; ++i) {  // some of them share a batch
       auto* output = reinterpret_cast<uint8_t*>(buffer->data()) + i * 80'000;
       handles.push_back(self.Submit(self.Operation(OpKind::kAllgather, "fused" + std::to_string(i), DType::kUInt8,
                                                    {20'000}, input.data(), output)));
@@ -208,12 +209,12 @@ TEST_CASE("push: a rank that leaves in the middle fails it by name") {
     };
     CHECK(self.Run(operation()).ok());
     CHECK(SingleCopies(self) == 1);
-    if (self.rank() == 2) return;  // closes its world
+    if (self.rank() == 2) return;  // leaving the function closes this rank's world
     hvd::Status status = self.Run(operation());
     CHECK(status.code == Code::kFailed);
     CHECK(status.text.find("rank 2") != std::string::npos);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // else the other might hear of our leaving first
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who passes small parts on between hosts: in every layout each part reaches everybody once, and crosses to another
-// host once, but for those that the leader hears from each member itself.
+// Relays, the ranks that forward parts of fast-path collectives between hosts. In every layout each part reaches every
+// member once and crosses to each other host once. The leader is the exception: it receives the parts of other hosts
+// from each member directly.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ using hvd::Relays;
 
 namespace {
 
-// What happens when all members tell their parts, and everybody passes on what it should.
+// Simulation in which all members send their parts and every relay forwards what it should.
 class Telling {
  public:
   explicit Telling(const std::vector<int>& hosts) : hosts_(hosts) {
@@ -27,14 +28,14 @@ class Telling {
     for (int by = 0; by < members; ++by) {
       for (int of = 0; of < members; ++of) {
         const std::vector<int>& host = relays_[static_cast<size_t>(by)].HostOf(of);
-        if (host.front() != of) continue;  // once for each host
+        if (host.front() != of) continue;  // forward once for each host
         for (int to : relays_[static_cast<size_t>(by)].AudienceFor(of)) PassOn(by, to, host);
       }
     }
   }
 
-  std::map<std::pair<int, int>, int> heard;  // {who, whose part}: how often
-  std::map<int, int> crossings;              // whose part: to how many members of other hosts
+  std::map<std::pair<int, int>, int> heard;  // {receiver, owner of the part}: how often it arrived
+  std::map<int, int> crossings;              // owner of the part: to how many members of other hosts it was sent
 
  private:
   void Send(int from, int to, const std::vector<int>& parts) {
@@ -112,14 +113,15 @@ TEST_CASE("relays: who tells and who hears know of each other") {
 
 TEST_CASE("relays: nobody else may tell") {
   const std::vector<int> hosts = {1, 1, 2, 2, 3};
-  CHECK_FALSE(Relays(hosts, 0).MayTell(2, 3));  // the leader hears each member itself
+  CHECK_FALSE(Relays(hosts, 0).MayTell(2, 3));  // the leader receives from each member directly
   CHECK(Relays(hosts, 1).MayTell(0, 3));
   CHECK_FALSE(Relays(hosts, 1).MayTell(2, 3));
   CHECK_FALSE(Relays(hosts, 1).MayTell(0, 0));
   CHECK(Relays(hosts, 2).MayTell(1, 1));
-  CHECK(Relays(hosts, 2).MayTell(1, 0));        // for the leader, which has more to hear than others
-  CHECK_FALSE(Relays(hosts, 2).MayTell(0, 1));  // nor does it tell of itself
-  CHECK(Relays({1, 2, 2}, 1).MayTell(0, 0));    // unless it is alone
+  // Member 1 forwards the leader's parts, because the leader has more to receive.
+  CHECK(Relays(hosts, 2).MayTell(1, 0));
+  CHECK_FALSE(Relays(hosts, 2).MayTell(0, 1));  // the leader forwards no parts of member 1
+  CHECK(Relays({1, 2, 2}, 1).MayTell(0, 0));    // the leader sends its own part if it is alone on its host
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 4));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 5));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, -1));

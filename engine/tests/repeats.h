@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a test repeats itself with other random numbers. The release build does it in full. Under sanitizers, which
-// look for faults in every path rather than for rare results, an eighth of it takes the same paths.
+// How often a test repeats with other random numbers. The release build runs all repetitions. Builds with sanitizers
+// run an eighth, because sanitizers look for faults on every path rather than for rare results.
 #pragma once
 
 namespace hvd {
 
-extern const bool kSanitized;  // main.cc: builds with and without a sanitizer may share the other objects
+// Defined in main.cc, so that builds with and without a sanitizer can share the other objects.
+extern const bool kSanitized;
 
 inline unsigned Repeats(unsigned in_full) { return kSanitized ? (in_full + 7) / 8 : in_full; }
 

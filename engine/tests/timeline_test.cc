@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timeline without an engine: the file that is always complete, slices that nest whatever is missing, the queue.
+// The timeline without an engine: a file that is complete at any time, slices that nest whatever event is missing, and
+// the queue.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ class TemporaryFile {
   std::string path;
 };
 
-// A strict JSON reader that keeps nothing.
+// Strict JSON parser that only validates.
 class Json {
  public:
   static bool Valid(const std::string& text) {
@@ -116,7 +117,7 @@ Moment Make(What what, const std::string& name, int64_t time_ns, int rank = 0) {
   return moment;
 }
 
-// Phases of the events in `text` but for metadata, by process: "BXXEBE".
+// Return the phases of the events in `text` except metadata, by process: "BXXEBE".
 std::map<int, std::string> Phases(const std::string& text) {
   std::map<int, std::string> phases;
   for (const std::string& line : Lines(text)) {
@@ -155,7 +156,7 @@ TEST_CASE("timeline: the file is a complete array after every write, and no even
     CHECK(begin / TraceFile::kPage == text.find('}', begin) / TraceFile::kPage);
   }
   CHECK(events > 300);
-  // What a kill between two pages leaves: whole events, and an array that merely has no end.
+  // A process killed between two pages leaves whole events, in an array that only lacks its end.
   for (size_t cut = TraceFile::kPage; cut < text.size(); cut += TraceFile::kPage) {
     CHECK(Json::Valid(text.substr(0, cut) + "]"));
   }
@@ -203,7 +204,7 @@ TEST_CASE("timeline: strings of any bytes become valid JSON") {
   CHECK(quoted("a\"b\\c") == "\"a\\\"b\\\\c\"");
   CHECK(quoted("\n\x7f\x01") == "\"\\u000a\\u007f\\u0001\"");
   CHECK(quoted("h\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80") == "\"h\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80\"");
-  // Cut short, too long for what they say, a surrogate, beyond Unicode, a stray continuation.
+  // Truncated, overlong encodings, a surrogate, beyond Unicode, a stray continuation byte.
   for (const char* bad : {"\xc3", "\xe4\xb8", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80"}) {
     CHECK(quoted(bad).find("\\ufffd") == 1);
     CHECK(quoted(bad).find_first_not_of("\\ufd", 1) == quoted(bad).size() - 1);
@@ -231,12 +232,12 @@ TEST_CASE("timeline: one allreduce") {
   TraceFile file;
   REQUIRE(file.Open(temporary.path).ok());
   Trace trace(&file, 7, 1000, 123456789);
-  trace.Add(Make(What::kReady, "x", 999, 1));  // from before the start
+  trace.Add(Make(What::kReady, "x", 999, 1));  // older than the start of the trace
   trace.Add(Make(What::kReady, "x", 2000, 1));
   trace.Add(Make(What::kReady, "x", 3500, 0));
   trace.Add(Make(What::kAgreed, "x", 4000));
   trace.Add(Make(What::kTransfer, "x", 4100));
-  trace.Add(Make(What::kReady, "x", 4500, 1));  // a quick rank, already in its next step
+  trace.Add(Make(What::kReady, "x", 4500, 1));  // a fast rank that has begun its next step
   trace.Add(Make(What::kDone, "x", 5000));
   trace.Finish(9000);
   REQUIRE(file.Flush().ok());
@@ -379,7 +380,7 @@ TEST_CASE("timeline: started by several threads at once, of which the last one c
 TEST_CASE("timeline: what the program did itself is one complete event, from any thread") {
   TemporaryFile temporary;
   hvd::Timeline timeline(0, 64);
-  timeline.Show("early", 1, 2);  // while it is off
+  timeline.Show("early", 1, 2);  // ignored while the timeline is off
   REQUIRE(timeline.Start(temporary.path, false).ok());
   const int64_t later = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   std::thread other([&] { timeline.Show("a \"commit\"", later, later + 1500); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte counters: exact sums for collectives of known sizes, control and data apart, and what they look like as JSON.
+// Byte counters: exact sums for collectives of known sizes, control and data separately, and their JSON.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
@@ -21,7 +21,7 @@ using namespace hvd::testing;
 
 namespace {
 
-// Runs one collective of `bytes` bytes on each rank, `times` times under one name, and returns the counters by rank.
+// Run one collective of `bytes` bytes on each rank, `times` times under one name. Return the counters by rank.
 std::vector<TrafficSums> CountBytes(const Layout& layout, OpKind kind, int64_t bytes, int times = 1) {
   std::vector<TrafficSums> sums(static_cast<size_t>(layout.ranks));
   RunWorld(layout, [&](Rank& self) {
@@ -42,7 +42,7 @@ uint64_t Sum(const std::vector<TrafficSums>& all, uint64_t TrafficSums::* counte
                          [counter](uint64_t sum, const TrafficSums& one) { return sum + one.*counter; });
 }
 
-constexpr int64_t kBytes = 3 * 64 * 4 * 100;  // shares of 2, 3 and 4 members are whole cache lines
+constexpr int64_t kBytes = 3 * 64 * 4 * 100;  // the shares of 2, 3 and 4 members are whole cache lines
 
 }  // namespace
 
@@ -63,7 +63,7 @@ TEST_CASE("traffic: an allreduce over sockets moves 2(N-1)/N of its bytes on eac
 
 TEST_CASE("traffic: small tensors count as data, with and without the leader's word") {
   constexpr int64_t kSmall = 24;
-  constexpr int kTimes = 5;  // the first is agreed upon, the others travel inside control messages
+  constexpr int kTimes = 5;  // the first one is negotiated, the others travel inside control messages
   const auto by_socket = CountBytes({2, 1, false}, OpKind::kAllreduce, kSmall, kTimes);
   for (const TrafficSums& sums : by_socket) {
     CHECK(sums.data_sent == kTimes * kSmall);
@@ -95,7 +95,7 @@ TEST_CASE("traffic: in shared memory, what a rank reads from the others") {
     }
     const auto gathered = CountBytes({ranks, 1}, OpKind::kAllgather, kBytes);
     const uint64_t moved = Sum(gathered, &TrafficSums::memory_read) + Sum(gathered, &TrafficSums::memory_written);
-    // Each other rank's bytes, and a few by which ranks tell each other where outputs lie.
+    // The bytes of each other rank, and a few in which ranks exchange the offsets of their outputs.
     CHECK(moved >= others * kBytes * static_cast<uint64_t>(ranks));
     CHECK(moved <= others * kBytes * static_cast<uint64_t>(ranks) + 1000);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the leader measures: steps found by names that come again, samples with made-up clocks, the log file.
+// What the leader measures: steps found by repeated names, samples with simulated clocks, and the log file.
 #include "tuning/tuning_session.h"
 
 #include <doctest/doctest.h>
@@ -62,7 +62,8 @@ hvd::Entries Batch(const std::vector<hvd::Request>& requests) {
   return entries;
 }
 
-// Trains with 1000 bytes a step. A step takes `milliseconds(values)`; the session is over when the result is final.
+// Train with 1000 bytes a step, each of which takes `milliseconds(values)`, until a result is final. Return the
+// published values.
 template <typename Time>
 std::vector<Tuning> Train(TuningSession* session, Tuning values, Time milliseconds, int most_steps = 1000) {
   std::vector<Tuning> published;
@@ -89,7 +90,7 @@ TEST_CASE("autotune: a step begins where a name comes again") {
   }
   int steps = 0;
   for (int i = 0; i < 200000; ++i) steps += finder.Begins(Allreduce("unique" + std::to_string(i)));
-  CHECK(steps == 3);  // names that never come again do not pile up
+  CHECK(steps == 3);  // names that occur only once do not accumulate
 }
 
 TEST_CASE("autotune: the session finds the faster chunks, logs every sample and ends") {
@@ -108,7 +109,7 @@ TEST_CASE("autotune: the session finds the faster chunks, logs every sample and 
   CHECK(lines[0] ==
         "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycle_time_ms,"
         "tensor_fusion_threshold,score,chunk_bytes,phase");
-  // Two steps of 1000 bytes in 40 ms: the step in which values change counts for neither sample.
+  // Two steps of 1000 bytes in 40 ms. The step in which values change counts for neither sample.
   CHECK(lines[1] == "1,0,0,1,1,134217728,50000,262144,warmup");
   CHECK(lines[2] == "1,0,0,1,1,134217728,50000,262144,search");
   CHECK(lines.back().find(",100000,65536,chosen") != std::string::npos);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agreement checks, their order and their texts.
+// The checks that members agree: their order and their error texts.
 #include "agreement/validate.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ Reports From(const std::vector<Request>& requests) {
   return reports;
 }
 
-// Members 0 and 1 are global ranks 2 and 5.
+// Compare two requests; members 0 and 1 are the global ranks 2 and 5.
 Status Compare(const Request& first, const Request& second) { return Validate(From({first, second}), {2, 5}); }
 
 Request Scaled(OpKind kind, double prescale, double postscale) {
@@ -147,7 +147,7 @@ TEST_CASE("what members may differ in") {
 }
 
 TEST_CASE("the first check that fails is the one reported") {
-  // Each step repairs what the text before complained about.
+  // Each step repairs the field that the previous error named.
   Request first = Make(kReduce, "x", {2});
   Request second = Make(kCast, "x", {3});
   second.dtype = DType::kInt8;

@@ -39,7 +39,7 @@ TEST_CASE("watch: whoever slept himself blames nobody") {
   Heartbeats beats{seconds(10)};
   beats.Expect(1, kStart);
   CHECK(beats.Silent(kStart + seconds(1)).empty());
-  CHECK(beats.Silent(kStart + seconds(60)).empty());  // we were stopped for a minute
+  CHECK(beats.Silent(kStart + seconds(60)).empty());  // this process was stopped for a minute
   for (int second = 61; second < 70; ++second) CHECK(beats.Silent(kStart + seconds(second)).empty());
   CHECK(beats.Silent(kStart + seconds(70)) == std::vector<int>{1});
 }
@@ -50,7 +50,7 @@ TEST_CASE("watch: the end of a limit is looked at when it comes, and not a perio
   beats.Expect(1, kStart - milliseconds(300));
   beats.Expect(2, kStart);
   CHECK(beats.NextLook(kStart + milliseconds(9600)) == kStart + milliseconds(9700));
-  beats.Heard(1, kStart - milliseconds(400));  // older than what was heard already
+  beats.Heard(1, kStart - milliseconds(400));  // older than the last message
   CHECK(beats.NextLook(kStart + milliseconds(9600)) == kStart + milliseconds(9700));
   beats.Heard(1, kStart + seconds(5));
   CHECK(beats.NextLook(kStart + milliseconds(9600)) == kStart + seconds(10));
@@ -62,7 +62,7 @@ TEST_CASE("watch: whoever was away for longer than the limit knows that he was g
   CHECK(beats.Absence(kStart) == seconds(0));
   beats.Silent(kStart);
   CHECK(beats.Absence(kStart + seconds(9)) == seconds(0));
-  CHECK(beats.Absence(kStart + seconds(13)) == seconds(13));  // before we have looked
+  CHECK(beats.Absence(kStart + seconds(13)) == seconds(13));  // noticed before the first look after the pause
   beats.Silent(kStart + seconds(13));
   CHECK(beats.Absence(kStart + seconds(14)) == seconds(13));
   CHECK(Heartbeats::AbsenceText(seconds(13)).find("13 s") != std::string::npos);
@@ -87,7 +87,7 @@ TEST_CASE("watch: a stall is reported once, with who is missing and how long") {
   CHECK(findings[0].waited == seconds(60));
   CHECK(!findings[0].fatal);
   CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(61)).empty());
-  // It came after all; the same name may stall again later.
+  // The tensor arrived in the end. The same name may stall again later.
   CHECK(inspector.Inspect({}, kStart + seconds(62)).empty());
   CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(63)).empty());
   CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(123)).size() == 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole worlds inside one process, one thread a rank: starts them and gives each rank's thread thin calls over World.
+// Whole worlds inside one process: one thread for each rank, with thin calls over World.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -20,13 +20,13 @@ struct Layout {
   bool memory = true;
   size_t slot_bytes = 4096;
   std::function<void(Settings*)> adjust = nullptr;
-  std::function<void(World*)> prepare = nullptr;  // before it connects
-  std::vector<int> placed = {};                   // the host of each rank; empty: each host has its ranks in a row
+  std::function<void(World*)> prepare = nullptr;  // called before the world connects
+  std::vector<int> placed = {};                   // host of each rank; if empty, consecutive ranks share a host
 
   int HostOf(int rank) const { return placed.empty() ? rank * hosts / ranks : placed[static_cast<size_t>(rank)]; }
 };
 
-// What a rank's thread works with: thin calls over World that fail the test on an error.
+// One rank for its thread: thin calls over World that fail the test on an error.
 class Rank {
  public:
   Rank(World* world, int rank, int size) : world_(world), rank_(rank), size_(size) {}

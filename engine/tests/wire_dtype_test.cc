@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduces of float32 that travel as a half type: bit for bit what rounding the tensors first, reducing those and
-// widening the result gives, over memory, sockets and hosts, and the same on every rank.
+// Allreduces of float32 that travel as a half type have the bits that rounding the tensors, reducing the halves and
+// widening the result gives. Tested over shared memory, sockets and hosts, and on every rank.
 #include <hvd/engine.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ std::unique_ptr<hvd::Operation> Allreduce(Rank& self, const Case& wanted, const 
   return operation;
 }
 
-// Rounded by hand first, and widened by hand in the end.
+// Return the result of a reduction of halves, rounded and widened by the test.
 std::vector<float> Expected(Rank& self, const Case& wanted, const std::string& name,
                             const std::vector<float>& numbers) {
   std::vector<uint16_t> halves;
@@ -169,7 +169,8 @@ TEST_CASE("a wire dtype with tensors in shared memory, and with a rank that has 
 
 namespace {
 
-// One rank is one host, where nothing is rounded unless the layout of hosts must not matter.
+// Check a wire dtype through the C API. With a single rank nothing is rounded, unless results must not depend on the
+// layout of hosts.
 void CheckTable(bool deterministic) {
   const hvd_api* api = hvd_get_api(HVD_ABI_VERSION);
   const uint8_t secret[] = "a secret of the test";
@@ -183,19 +184,19 @@ void CheckTable(bool deterministic) {
   const hvd_peer self{sizeof self, 0, "host", "127.0.0.1", api->tcp_port(world), api->local_socket(world), ""};
   REQUIRE(api->connect(world, &self, 1, 20, &status) == HVD_OK);
 
-  const float exact = 1.0f + 1.0f / 4096;  // one bit more than float16 has
+  const float exact = 1.0f + 1.0f / 4096;  // needs one bit more than float16 has
   const float rounded = deterministic ? 1.0f : exact;
   constexpr size_t kOldSize = offsetof(hvd_op, wire_dtype);
   const auto reduce = [&](size_t size, int32_t wire, std::vector<float>* data) {
     const int64_t shape[] = {1};
     const char* names[] = {"a", "b"};
-    std::vector<char> memory(2 * size);  // two structs as large as the client's are
+    std::vector<char> memory(2 * size);  // two structs of the size that the client declares
     for (size_t i = 0; i < 2; ++i) {
       hvd_op op{};
       op.size = static_cast<uint32_t>(size);
       op.dtype = static_cast<int32_t>(DType::kFloat32);
       op.reduce_op = static_cast<int32_t>(ReduceOp::kSum);
-      op.device = size == kOldSize ? 0 : -1;  // of no meaning to clients that know no devices
+      op.device = size == kOldSize ? 0 : -1;  // a value that is ignored, because old clients do not have the field
       op.ndim = 1;
       op.name = names[i];
       op.shape = shape;

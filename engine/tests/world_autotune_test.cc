@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole worlds that are tuned while they work: every rank switches at the same place, and no result ever changes.
+// Whole worlds that are tuned while they work: every rank switches at the same record, and results never change.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ using hvd::testing::RunWorld;
 namespace {
 
 constexpr int kSearch = 7;
-constexpr int kMostSteps = 400;  // far more than the tuning takes
+constexpr int kMostSteps = 400;  // far more than the tuning needs
 
 void TuneFast(hvd::Settings* settings) {
   settings->autotune = true;
@@ -43,7 +43,7 @@ std::string Text(const Layout& layout) {
          std::to_string(layout.memory);
 }
 
-// The part of the engine's description that tuning changes.
+// Return the part of the engine's description that tuning changes.
 std::string TuningOf(Rank& self) {
   const std::string all = self.world().Describe();
   const size_t begin = all.find("\"autotune\"");
@@ -52,7 +52,7 @@ std::string TuningOf(Rank& self) {
 
 bool IsDone(Rank& self) { return TuningOf(self).find("\"done\"") != std::string::npos; }
 
-// Several collectives under way at once; each leaves a value that is known beforehand.
+// Several concurrent collectives with known results.
 class Step {
  public:
   Step(Rank& self, const std::string& prefix, int process_set = 0, int first = 0, int members = 0)
@@ -106,14 +106,14 @@ class Step {
   std::vector<int64_t> handles_;
 };
 
-// All ranks look at the same agreed number, so that all stop after the same step.
+// Return true on all ranks in the same step, because all compare the same sum.
 bool AllDone(Rank& self) {
   int32_t done = IsDone(self);
   CHECK(self.Run(self.Operation<int32_t>(OpKind::kAllreduce, "all done", DType::kInt32, {1}, &done, &done)).ok());
   return done == self.size();
 }
 
-// Ranks' last values, for the comparison after the world is gone.
+// Texts of all ranks, compared after the world has closed.
 class Collected {
  public:
   void Add(const std::string& text) {
@@ -136,7 +136,7 @@ TEST_CASE("world: results stay right while the values change, and all ranks end 
     RunWorld(layout, [&](Rank& self) {
       int steps = 0;
       do {
-        // Two steps are under way at once: values change while collectives run.
+        // Two steps run at once, so that values change while collectives are in flight.
         Step even(self, "even"), odd(self, "odd");
         even.Check();
         odd.Check();
@@ -159,7 +159,7 @@ TEST_CASE("world: tuning with process sets, joins and mismatches beside it") {
   RunWorld({4, 1, true, 65536, TuneFast}, [](Rank& self) {
     int id = 0;
     for (int step = 0; step < kMostSteps && !AllDone(self); ++step) {
-      if (step % 10 == 0) {  // a set that is there before the change, and one that comes after it
+      if (step % 10 == 0) {  // create sets before and after the values change
         auto add = self.Operation<char>(OpKind::kAddProcessSet, "add", DType::kUInt8, {}, nullptr, nullptr);
         add->request.splits = {2, 3};
         CHECK(self.Run(std::move(add)).ok());
@@ -173,7 +173,7 @@ TEST_CASE("world: tuning with process sets, joins and mismatches beside it") {
       CHECK(self.Run(self.Operation<float>(OpKind::kAllreduce, "wrong", DType::kFloat32, {shape}, wrong.data(),
                                            wrong.data()))
                 .code == hvd::Code::kMismatch);
-      if (self.rank() == 1) {  // one more than the others do: they join
+      if (self.rank() == 1) {  // one collective more than the other ranks, which join
         std::vector<int32_t> data(40000, 5);
         CHECK(self.Run(self.Operation<int32_t>(OpKind::kAllreduce, "more", DType::kInt32, {40000}, data.data(),
                                                data.data()))
@@ -203,7 +203,7 @@ TEST_CASE("world: a shutdown in the middle of tuning ends like any other") {
     CHECK(status.code == hvd::Code::kFailed);
     CHECK(status.text.find("rank 0") != std::string::npos);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // else the other might hear of our leaving first
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
   });
 }
 

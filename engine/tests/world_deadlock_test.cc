@@ -22,7 +22,8 @@ uint64_t TellOfThread(void* context, uint64_t thread, char* text, uint64_t capac
 }
 
 Layout Watched(Layout layout, const char* answer) {
-  // Of more than two ranks, two are found stuck after three quarters of the limit. The others must have come by then.
+  // With more than two ranks, two of them are found stuck after three quarters of the limit. The others must have
+  // called by then.
   layout.adjust = [ranks = layout.ranks](Settings* settings) { settings->deadlock_ms = ranks > 2 ? 4000 : 200; };
   layout.prepare = [answer](World* world) { world->UseBlockTeller({TellOfThread, const_cast<char*>(answer)}); };
   return layout;
@@ -62,7 +63,8 @@ TEST_CASE("world: ranks that wait for each other fail, and go on together") {
 
 TEST_CASE("world: what another thread may still release does not fail") {
   for (const bool told : {false, true}) {
-    // Told of nobody else, yet another thread has submitted something; or the program knows of another.
+    // Either the program reports no other thread, yet another thread has submitted something; or the program reports
+    // one.
     RunWorld(Watched({2, 1, true}, told ? "0" : "1"), [told](Rank& self) {
       const std::string own = self.rank() ? "x" : "y", other = self.rank() ? "y" : "x";
       if (!told) std::thread([&self] { CHECK(RunBlocked(self, "of another thread", 9).ok()); }).join();

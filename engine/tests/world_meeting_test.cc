@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that is lost between the meeting and the first collective: everybody else learns who, in time.
+// A rank that is lost between the rendezvous and the first collective: all other ranks learn in time which one.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -27,10 +27,10 @@ struct Case {
   int victim;
 };
 
-// How long a rank may be silent. The threads of the other ranks must run more often, also on a busy machine.
+// How long a rank may be silent. The other ranks' threads must run more often, even on a busy machine.
 constexpr milliseconds kLimit{8000};
 
-// What a rank hears: from Connect, or else from one of its collectives.
+// Return the rank's error from Connect, or else from one of its collectives.
 Status Outcome(World* world, int rank, const std::vector<hvd::Peer>& peers, int collectives = 1) {
   Status status = world->Connect(peers, 20);
   float one = 1;
@@ -42,7 +42,7 @@ Status Outcome(World* world, int rank, const std::vector<hvd::Peer>& peers, int 
   return status;
 }
 
-// Adds the rank to `peers` too.
+// Open a world for the rank, and append the rank to `peers`.
 std::unique_ptr<World> OpenWorld(const Case& where, int rank, std::vector<hvd::Peer>* peers) {
   hvd::Identity identity;
   identity.rank = rank;
@@ -89,7 +89,7 @@ struct Result {
 };
 
 void Check(Fate fate, Clock::duration limit) {
-  std::vector<std::future<Result>> results;  // all cases at the same time, because they mostly wait
+  std::vector<std::future<Result>> results;  // all cases run at the same time, because they mostly wait
   for (const Case& where : kCases) {
     results.push_back(std::async(std::launch::async, [&where, fate] {
       const Clock::time_point start = Clock::now();

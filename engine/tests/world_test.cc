@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole worlds inside one process, one thread a rank: every collective over memory and sockets, under the sanitizers.
+// Whole worlds inside one process, one thread for each rank: every collective over shared memory and sockets.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -40,7 +40,7 @@ TEST_CASE("world: allreduce of every size, in place and not") {
         for (size_t i = 0; i < count; ++i) in[i] = static_cast<int64_t>(i) * (self.rank() + 1);
         const int64_t factor = self.size() * (self.size() + 1) / 2;
         const std::string name = "x" + std::to_string(count);
-        for (int round = 0; round < 3; ++round) {  // the second time round it comes from the cache
+        for (int round = 0; round < 3; ++round) {  // the second round comes from the cache
           hvd::Status status = self.Run(self.Operation(OpKind::kAllreduce, name, DType::kInt64,
                                                        {static_cast<int64_t>(count)}, in.data(), out.data()));
           CHECK_MESSAGE(status.ok(), status.text);
@@ -86,7 +86,7 @@ TEST_CASE("world: allgather, broadcast, alltoall, reducescatter, barrier") {
     CAPTURE(Text(layout));
     RunWorld(layout, [](Rank& self) {
       const int n = self.size(), me = self.rank();
-      // Ragged allgather: rank r brings r * 700 rows of two.
+      // Ragged allgather: rank r brings r * 700 rows of two elements.
       std::vector<int32_t> in(static_cast<size_t>(me) * 1400, me);
       auto gather = self.Operation<int32_t>(OpKind::kAllgather, "g", DType::kInt32, {me * 700, 2}, in.data(), nullptr);
       CHECK(self.Run(std::move(gather)).ok());
@@ -236,13 +236,13 @@ TEST_CASE("world: a rank that leaves fails what needs it, by name") {
   std::atomic<int> failed{0};
   RunWorld({3, 1, true, 4096}, [&failed](Rank& self) {
     std::vector<float> data(10, 1.0f);
-    if (self.rank() == 2) return;  // closes its world
+    if (self.rank() == 2) return;  // leaving the function closes this rank's world
     hvd::Status status =
         self.Run(self.Operation<float>(OpKind::kAllreduce, "late", DType::kFloat32, {10}, data.data(), data.data()));
     CHECK(status.code == Code::kFailed);
     CHECK(status.text.find("rank 2") != std::string::npos);
     CHECK(status.text.find("Horovod has been shut down") == 0);
     ++failed;
-    while (failed < 2) std::this_thread::yield();  // else the other might hear of our leaving first
+    while (failed < 2) std::this_thread::yield();  // if this rank left first, the other one might name it instead
   });
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_accelerate_cuda.py runs: importing Accelerate must not initialise the GPU's driver.
+"""Program of each rank of test_accelerate_cuda.py: importing Accelerate must not initialise the GPU's driver.
 
 `visible`: the rank sees a GPU, and its forked children can still use it. `hidden`: CUDA_VISIBLE_DEVICES hides the GPU.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from horovod import torch_backend
 
-torch_backend.register()  # as torch calls it, if the package is installed
+torch_backend.register()  # torch makes this call itself if the package is installed
 
 import accelerate  # noqa: E402 - the watch over imports must be there before
 
@@ -21,7 +21,7 @@ VARIABLE = "ACCELERATE_USE_CPU"
 
 
 class OnGpu(torch.utils.data.Dataset[float]):
-    """Numbers that forked workers of a DataLoader compute on the GPU."""
+    """Dataset of numbers that forked workers of a DataLoader compute on the GPU."""
 
     def __len__(self) -> int:
         return 8
@@ -39,7 +39,7 @@ def check_visible() -> None:
     assert VARIABLE not in os.environ, "a GPU is there"
     assert not torch.cuda.is_initialized()
     assert computed_by_forked_workers() == [3.0 * index for index in range(8)]
-    assert torch.cuda.is_available()  # initialises the driver: the check above can fail
+    assert torch.cuda.is_available()  # initialises the driver, which shows that the check above can fail
     with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
         computed_by_forked_workers()
 

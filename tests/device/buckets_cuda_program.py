@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_torch_cuda_buckets.py runs: gradients in memory of a GPU that all ranks share and map."""
+"""Program of each rank of test_torch_cuda_buckets.py: gradients in memory of a GPU that all ranks share and map."""
 
 import json
 import os
@@ -41,12 +41,12 @@ def wrapped(trained: list[torch.nn.Parameter], **more: Any) -> Any:
 
 
 def backward(trained: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
-    """Gradients of exactly these values."""
+    """Give the parameters gradients of exactly these values."""
     sum((it * value.to(DEVICE)).sum() for it, value in zip(trained, values, strict=True)).backward()  # type: ignore[union-attr]
 
 
 def check_bits(dtype: torch.dtype, set_to_none: bool, more: dict[str, Any]) -> None:
-    """Reduced gradients are those of the same tensors in host memory."""
+    """Check that reduced gradients equal those of the same tensors in host memory."""
     trained = parameters(dtype)
     optimizer, before = wrapped(trained, **more), direct_batches()
     predivide = more.get("gradient_predivide_factor", 1.0)
@@ -62,11 +62,12 @@ def check_bits(dtype: torch.dtype, set_to_none: bool, more: dict[str, Any]) -> N
             assert it.grad is not None
             assert torch.equal(it.grad.cpu(), wanted), (dtype, set_to_none, more, step, number)
         optimizer.step()
-    assert direct_batches() - before >= STEPS - 2, (direct_batches(), before)  # the first may have shown how to go
+    # The first batches may only have shown that the ranks share the GPU.
+    assert direct_batches() - before >= STEPS - 2, (direct_batches(), before)
 
 
 def run_checks() -> None:
-    """Twice, in two worlds."""
+    """Check every option, then train in two worlds, one after the other."""
     options: list[dict[str, Any]] = [{}, {"op": hvd.Sum}, {"gradient_predivide_factor": 4.0}, {"groups": 2}]
     for dtype in (torch.float32, torch.bfloat16):
         for set_to_none in (True, False):
@@ -88,11 +89,12 @@ def run_checks() -> None:
 
 
 def run_loss() -> None:
-    """A rank is killed while the streams of the others wait for it, in the midst of a step. They go on without it."""
+    """Kill a rank in the middle of a step, while the streams of the others wait for it. The other ranks continue."""
     victim = int(sys.argv[2])
     trained = parameters(torch.float32)
     optimizer = wrapped(trained)
-    values = [it.to(DEVICE) for it in gradients(torch.float32, 0)]  # a copy would wait for the GPU
+    # Copied beforehand, because a copy would wait for the GPU.
+    values = [it.to(DEVICE) for it in gradients(torch.float32, 0)]
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)
@@ -106,13 +108,13 @@ def run_loss() -> None:
     hvd.barrier()
     if victim == RANK:
         torch.cuda._sleep(int(20e9))
-        step()  # launched, behind what takes ten seconds
+        step()  # launched behind work of ten seconds
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     text = ""
     try:
         step()
-        torch.cuda.synchronize()  # until the lost rank is
+        torch.cuda.synchronize()  # returns once the loss is noticed
         step()
     except hvd.HorovodInternalError as error:
         text = str(error)
@@ -122,7 +124,7 @@ def run_loss() -> None:
     hvd.shutdown()
     for it in trained:
         assert it.grad is not None
-        it.grad.zero_()  # still this rank's own
+        it.grad.zero_()  # the memory is still valid on this rank
     torch.cuda.synchronize()
     print(f"lost in {took:.2f} s", flush=True)
 

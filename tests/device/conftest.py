@@ -12,7 +12,7 @@ from testkit.preloaded import TORCH, Preloaded
 
 
 def preloading(env: dict[str, str], folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the variables, and those by which programs are forked from a process that has imported PyTorch."""
+    """Yield the variables, and those with which programs are forked from a process that has imported PyTorch."""
     modules = TORCH if find_spec("torch") else ("horovod.numpy",)
     with Preloaded(str(folder / "preloaded"), modules, {**env, "OMP_NUM_THREADS": "1"}) as server:
         yield {**env, **server.variables}
@@ -20,7 +20,7 @@ def preloading(env: dict[str, str], folder: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables by which ranks find the stand-in for the CUDA driver, and no NCCL."""
+    """Yield variables with which ranks find the stand-in for the CUDA driver, and no NCCL."""
     folder = tmp_path_factory.mktemp("driver")
     no_nccl = {"HOROVOD_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
     yield from preloading({**compile_standin(folder, "libcuda.so.1"), **no_nccl}, folder)
@@ -28,20 +28,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.fixture(scope="session")
 def standins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables by which ranks find the stand-ins for the driver and for NCCL."""
+    """Yield variables with which ranks find the stand-ins for the driver and for NCCL."""
     folder = tmp_path_factory.mktemp("standins")
     yield from preloading(compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), folder)
 
 
 @pytest.fixture(scope="session")
 def nccl(standins: dict[str, str]) -> dict[str, str]:
-    """The same; every rank has a GPU of its own."""
+    """Return variables with which ranks find both stand-ins, and each rank has its own GPU."""
     return {**standins, **OWN_GPUS}
 
 
 @pytest.fixture(scope="session")
 def xla(driver: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The driver, and what calls the handlers as XLA does."""
+    """Return variables with which ranks find the driver's stand-in, and a library that calls handlers as XLA does."""
     library = tmp_path_factory.mktemp("xla") / "libxla_frame.so"
     compile_library("xla_frame.cc", library, [f"-I{ROOT / 'third_party' / 'xla_ffi'}"])
     return {**driver, "STANDIN_XLA": str(library)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_torch_cuda.py runs. All ranks use the one GPU; every check raises when it fails."""
+"""Program of each rank of test_torch_cuda.py. All ranks use the one GPU; every check raises when it fails."""
 
 import sys
 import time
@@ -78,7 +78,7 @@ def full_range(dtype: torch.dtype, rank: int, *shape: int) -> torch.Tensor:
 
 
 def check_integer_averages() -> None:
-    """The exact quotient, truncated toward zero, though most sums overflow: through host memory, and the GPU's own."""
+    """Check that averages are the exact quotient, truncated toward zero, although most sums overflow."""
     for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
         for rows in (1, 999, 300_001):
             inputs = [full_range(dtype, rank, rows, 5) for rank in range(SIZE)]
@@ -89,13 +89,13 @@ def check_integer_averages() -> None:
             for result in hvd.grouped_allreduce([own, own[:1].clone()]):
                 same(result, exact[: len(result)])
             same(hvd.reducescatter(own), torch.tensor_split(exact, SIZE)[RANK])
-            same(own, inputs[RANK])  # the input is as it was
+            same(own, inputs[RANK])  # the input is unchanged
             assert hvd.allreduce_(own) is own
             same(own, exact)
 
 
 def negated(*shape: int) -> torch.Tensor:
-    """A tensor with the values of mine(), whose memory holds their opposites."""
+    """Return a tensor with the values of mine() whose memory holds the negated values."""
     tensor = torch._neg_view(-mine(*shape))
     assert tensor.is_neg()
     return tensor
@@ -110,7 +110,7 @@ def check_negative_bits() -> None:
     same(tensor, TOTAL)
     same(hvd.broadcast_(negated(3), SIZE - 1), SIZE)
     weight = torch.nn.Parameter(torch.zeros(50_000, device=DEVICE))
-    if RANK == 0:  # the other ranks' gradients have no such bit
+    if RANK == 0:  # the other ranks' gradients do not have the negative bit
         weight.register_hook(lambda grad: torch._neg_view(grad.neg()))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)])
     (weight * (RANK + 1.0)).sum().backward()
@@ -119,12 +119,12 @@ def check_negative_bits() -> None:
 
 
 def check_streams() -> None:
-    """Inputs are taken as the current stream leaves them, and results are there for the current stream."""
+    """Check that an operation waits for the current stream, and that the current stream waits for the result."""
     side = torch.cuda.Stream()
     for turn in range(20):
         with torch.cuda.stream(side):
             tensor = torch.zeros(1 << 20, device=DEVICE)
-            torch.cuda._sleep(2_000_000)  # the fill below is far from done when the operation is called
+            torch.cuda._sleep(2_000_000)  # long enough that the fill below is not done when the operation is called
             tensor.fill_(float(RANK + 1 + turn))
             handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
             result = hvd.synchronize(handle)
@@ -133,7 +133,7 @@ def check_streams() -> None:
         side.synchronize()
         same(doubled, 2 * (TOTAL + SIZE * turn))
         same(other, TOTAL + SIZE * turn)
-    # Memory that torch gives back while its copy is under way must not be reused before that is done.
+    # Memory that torch frees while it is being copied must not be reused before the copy is done.
     handles = [
         hvd.allreduce_async(torch.full((1 << 18,), float(index), device=DEVICE), op=hvd.Max) for index in range(30)
     ]
@@ -144,12 +144,12 @@ def check_streams() -> None:
 
 
 def check_asynchrony() -> None:
-    """The caller gets its handle while the device is still busy with what comes before the input."""
+    """Check that the caller gets its handle while the device is still busy with work that precedes the input."""
     tensor = mine(1 << 20)
     hvd.allreduce(tensor, name="warm")
     torch.cuda.synchronize()
     hvd.barrier()
-    torch.cuda._sleep(int(1e9))  # half a second or so
+    torch.cuda._sleep(int(1e9))  # about half a second
     began = time.perf_counter()
     handle = hvd.allreduce_async(tensor, op=hvd.Sum, name="late")
     took = time.perf_counter() - began
@@ -206,7 +206,7 @@ def check_compiled() -> None:
 
 
 def check_ranges() -> None:
-    """Profilers see each operation from the call until it is launched."""
+    """Check that profilers see a range for each operation, from the call until the launch."""
     begun: list[str] = []
     open_ranges: set[int] = set()
 
@@ -228,7 +228,7 @@ def check_ranges() -> None:
 
 
 def check_capture() -> None:
-    """Every operation says that it cannot be captured in a CUDA graph, as torch.compile's reduce-overhead would."""
+    """Check that no operation can be captured in a CUDA graph, which torch.compile's reduce-overhead mode would do."""
     tensor = mine(SIZE)
     calls = [
         lambda: hvd.allreduce(tensor),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective of torch.distributed on tensors of one device, against what the CPU computes. Checks raise.
+"""Checks of every collective of torch.distributed on one device, against results computed on the CPU.
 
-Run by programs that have a default group, on a GPU and on the stand-in for one.
+Each check raises when it fails. They run in programs that have a default group, on a GPU and on the stand-in for one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DTYPES = (torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, 
 
 
 def of_rank(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """What a rank contributes, on the CPU: small whole numbers, whose sums are exact in every type."""
+    """Return a rank's contribution, on the CPU: small whole numbers, whose sums are exact in every type."""
     generator = torch.Generator().manual_seed(1000 + rank)
     values = torch.randint(0, 4, shape, generator=generator)
     if dtype == torch.bool:
@@ -36,7 +36,7 @@ def same(actual: Tensor, expected: Tensor) -> None:
 
 
 class Checks:
-    """On tensors of one device. `large` elements: what goes by another way than few do."""
+    """Checks on tensors of one device. Tensors of `large` elements take another path than small ones."""
 
     def __init__(self, device: torch.device, large: int) -> None:
         self.device = device
@@ -183,7 +183,7 @@ class Checks:
             work.wait()
         same(first, of_rank(left, (self.large,)))
         same(second, of_rank(left, (2, 3), torch.int64))
-        # One tag, sent from the device and then from the CPU: messages keep their order.
+        # Send with one tag from the device and then from the CPU, because messages must keep their order.
         here, there = self.empty(4), torch.zeros(4)
         sent = [dist.isend(it, right) for it in (self.mine((4,)), -of_rank(self.rank, (4,)))]
         for buffer in (here, there):
@@ -199,7 +199,7 @@ class Checks:
         assert [item["rank"] for item in everything] == list(range(self.size))
         dist.barrier()
         cpu = of_rank(self.rank, (6,))
-        dist.all_reduce(cpu)  # the same group serves both
+        dist.all_reduce(cpu)  # the same group serves both devices
         same(cpu, reduce(torch.add, self.everyones((6,))))
 
     def futures(self) -> None:
@@ -213,13 +213,13 @@ class Checks:
         assert work.is_success()
         forgotten = [self.mine((self.large,)) for _ in range(4)]
         for one in forgotten:
-            dist.all_reduce(one, async_op=True)  # nobody waits for them
+            dist.all_reduce(one, async_op=True)  # never waited for
         last = self.mine((5,))
         dist.all_reduce(last)
         same(last, reduce(torch.add, self.everyones((5,))))
 
     def groups(self) -> None:
-        """Several groups at once, one of them of a single rank."""
+        """Run operations of several groups at once, one of which has a single rank."""
         both, alone = dist.new_group(), [dist.new_group([rank]) for rank in range(self.size)][self.rank]
         tensors = [self.mine((self.large,)) for _ in range(3)]
         works = [

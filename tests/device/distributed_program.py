@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_torch_distributed_cuda.py runs: the horovod backend on the one GPU that all ranks share.
+"""Program of each rank of test_torch_distributed_cuda.py: the horovod backend on one GPU that all ranks share.
 
-The first argument says what; with `cpu` as the second, the parts that need no GPU run on the CPU.
+The first argument names the part to run. With `cpu` as the second, parts that need no GPU run on the CPU.
 """
 
 import os
@@ -34,8 +34,8 @@ from horovod._engine import EngineError
 from horovod.torch.distributed import ProcessGroupError
 
 DEVICE = torch.device("cpu") if sys.argv[2:] == ["cpu"] else torch.device("cuda", 0)
-LARGE = 1 << 19  # elements: what goes through the memory of the GPU
-BATCH, STEPS = 8, 5  # of each rank
+LARGE = 1 << 19  # elements, enough to use the memory of the GPU
+BATCH, STEPS = 8, 5  # batch size and steps of each rank
 torch.backends.cuda.matmul.allow_tf32 = False
 
 
@@ -48,14 +48,14 @@ def raises(text: str, call: Callable[[], object]) -> None:
 
 
 def check_streams() -> None:
-    """Inputs are as the current stream leaves them, results are there for the stream that waits."""
+    """Check that operations wait for the stream of their inputs, and that the stream that waits sees their results."""
     rank, size = dist.get_rank(), dist.get_world_size()
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     for turn in range(10):
         with torch.cuda.stream(streams[0]):
             tensor = torch.zeros(LARGE if turn % 2 else 100, device=DEVICE)
             gathered = torch.zeros(size * len(tensor), device=DEVICE)
-            torch.cuda._sleep(2_000_000)  # the fill below is far from done when the operations are called
+            torch.cuda._sleep(2_000_000)  # long enough that the fill below is not done when the operations are called
             tensor.fill_(float(rank + turn))
             works = [dist.all_gather_into_tensor(gathered, tensor.clone(), async_op=True)]
             works.append(dist.all_reduce(tensor, async_op=True))
@@ -69,26 +69,27 @@ def check_streams() -> None:
 
 
 def check_overlap() -> None:
-    """Neither the call nor the wait waits for the GPU; what is computed meanwhile is right."""
+    """Check that neither the call nor the wait blocks until the GPU is done, and that concurrent work is right."""
     size = dist.get_world_size()
     tensor, other = torch.ones(LARGE, device=DEVICE), torch.ones(500, 500, device=DEVICE)
     dist.all_reduce(tensor.clone())
-    other @ other  # the first one allocates memory, for which the GPU must be idle
+    other @ other  # the first product allocates memory, for which the GPU must be idle
     torch.cuda.synchronize()
     dist.barrier()
-    torch.cuda._sleep(int(1e9))  # half a second or so
+    torch.cuda._sleep(int(1e9))  # about half a second
     began = time.perf_counter()
     work = dist.all_reduce(tensor, async_op=True)
     product = other @ other
     work.wait()
     took = time.perf_counter() - began
-    if os.environ.get("HOROVOD_GPU_TRANSPORT") != "staged":  # where the host waits until the GPU has come to the tensor
+    # The staged transport blocks the host until the GPU reaches the tensor.
+    if os.environ.get("HOROVOD_GPU_TRANSPORT") != "staged":
         assert took < 0.2, f"{took} s"
     while not work.is_completed():
         pass
     same(tensor, torch.full((LARGE,), float(size)))
     same(product, torch.full((500, 500), 500.0))
-    # Memory that torch gives back while an operation is under way must not be reused before that is done.
+    # Memory that torch frees while an operation is in flight must not be reused before the operation is done.
     side = torch.cuda.Stream()
     for _ in range(30):
         given = torch.ones(LARGE, device=DEVICE)
@@ -105,7 +106,7 @@ def check_overlap() -> None:
 
 
 def check_futures() -> None:
-    """A callback's stream has the result, whatever thread it runs on."""
+    """Check that a callback's stream sees the result, whatever thread the callback runs on."""
     total = sum(of_rank(rank, (LARGE,)) for rank in range(dist.get_world_size()))
     for _ in range(5):
         tensor = of_rank(dist.get_rank(), (LARGE,)).to(DEVICE)
@@ -118,7 +119,7 @@ def check_futures() -> None:
 
 
 def check_capture() -> None:
-    """Every operation says that it cannot be captured, and goes on working."""
+    """Check that no operation can be captured, and that operations work afterwards."""
     tensor, rows = torch.ones(4, device=DEVICE), torch.ones(4 * dist.get_world_size(), device=DEVICE)
     calls: list[Callable[[], Any]] = [
         partial(dist.all_reduce, tensor),
@@ -176,7 +177,7 @@ def alike(parameters: list[torch.Tensor], expected: list[torch.Tensor], toleranc
 
 
 def check_ddp(alone: list[torch.Tensor]) -> None:
-    """Ranks with a share of the batch each get where one process gets with all of it."""
+    """Check that ranks with a share of the batch each reach the weights of one process with the whole batch."""
     mine = [dist.get_rank()]
     device_ids = None if DEVICE.type == "cpu" else [0]
     for more in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.1}, {"static_graph": True}):
@@ -238,7 +239,7 @@ def run_training() -> None:
 
 
 def run_loss() -> None:
-    """The last rank is killed in the middle of an operation; the others hear of it, and can use their GPU again."""
+    """Kill the last rank in the middle of an operation. The others get an error and can use their GPU again."""
     size, rank = dist.get_world_size(), dist.get_rank()
     tensor = torch.ones(16 << 20, device=DEVICE)
     for _ in range(3):
@@ -247,7 +248,7 @@ def run_loss() -> None:
     if rank == size - 1:
         if DEVICE.type == "cuda":
             torch.cuda._sleep(int(20e9))
-            dist.all_reduce(tensor)  # launched, behind what takes ten seconds
+            dist.all_reduce(tensor)  # launched behind work of ten seconds
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(ProcessGroupError, match=f"rank {size - 1}"):
@@ -258,7 +259,7 @@ def run_loss() -> None:
 
 
 def run_groups() -> None:
-    """Groups that overlap, in one order; then the last rank is killed while all of them have operations under way."""
+    """Use groups that overlap in one order, then kill the last rank while all of them have operations in flight."""
     on_gpu = DEVICE.type == "cuda"
     streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.default_stream()] if on_gpu else []
     groups = overlapping(DEVICE)
@@ -271,8 +272,9 @@ def run_groups() -> None:
     if on_gpu and rank == last:
         torch.cuda._sleep(int(20e9))
     for work in [dist.all_reduce(tensor, group=it.group, async_op=True) for it, tensor in mine]:
-        work.wait()  # launched, on the last rank behind what takes ten seconds
-    store = _get_default_store()  # a collective could end on the last rank first, and then fail on the others
+        work.wait()  # launched; on the last rank behind work of ten seconds
+    # A collective could end on the last rank first and then fail on the others, so synchronise through the store.
+    store = _get_default_store()
     store.set(f"launched {rank}", "")
     if rank == last:
         store.wait([f"launched {other}" for other in range(last)])
@@ -286,10 +288,10 @@ def run_groups() -> None:
 
 
 def run_messages() -> None:
-    """Long messages to the right and from the left, behind work of a stream; then the last rank is killed in one."""
+    """Send long messages to the right neighbour behind work of a stream, then kill the last rank during a message."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     right, left = (rank + 1) % (last + 1), (rank - 1) % (last + 1)
-    count = 12 << 20  # elements: more than the slots between two ranks hold
+    count = 12 << 20  # elements, more than fit into the slots between two ranks
 
     def begin(turn: int) -> tuple[list[Any], torch.Tensor]:
         if DEVICE.type == "cuda":
@@ -308,7 +310,7 @@ def run_messages() -> None:
 
     with torch.cuda.stream(torch.cuda.Stream()) if DEVICE.type == "cuda" else nullcontext():
         go_round(range(4))
-    dist.barrier()  # all ranks have received their messages
+    dist.barrier()  # all ranks have received their messages by now
     if rank == last:
         begin(4)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -321,7 +323,7 @@ def run_messages() -> None:
 
 
 def run_prompt() -> None:
-    """Over NCCL ranks exchange no word for an operation, and it runs beside what its caller computes."""
+    """Check that ranks exchange no messages for an operation over NCCL, and that it runs beside the caller's work."""
     rank, size = dist.get_rank(), dist.get_world_size()
     pair = dist.new_group()
     for group in (None, pair):
@@ -341,13 +343,14 @@ def run_prompt() -> None:
         now = told_by(group)
         assert now["prompt_batches"] - was["prompt_batches"] == 25, (was, now)
         assert now["control_messages"] == was["control_messages"], (was, now)
-    # Work that the caller puts on its stream meanwhile does not wait for an operation that nobody waits for.
+    # Work that the caller puts on its stream meanwhile does not wait for an operation that the caller has not waited
+    # for.
     ready, sums, square = torch.cuda.Event(), torch.ones(1000, device=DEVICE), torch.ones(300, 300, device=DEVICE)
-    product = square @ square  # the first one allocates memory, for which the GPU must be idle
+    product = square @ square  # the first product allocates memory, for which the GPU must be idle
     await_device()
     dist.barrier()
     if rank > 0:
-        torch.cuda._sleep(int(2e9))  # a second or so, before this rank takes part
+        torch.cuda._sleep(int(2e9))  # about a second before this rank takes part
     late = dist.all_reduce(sums, async_op=True)
     torch.mm(square, square, out=product)
     ready.record()
@@ -357,7 +360,7 @@ def run_prompt() -> None:
     late.wait()
     same(sums, torch.full((1000,), float(size)))
     same(product, torch.full((300, 300), 300.0))
-    # Memory that is given back while an operation is under way on another stream.
+    # Free memory while an operation on another stream is in flight.
     kept = []
     for turn in range(30):
         given = torch.full((LARGE,), float(turn), device=DEVICE)
@@ -366,7 +369,7 @@ def run_prompt() -> None:
         with torch.cuda.stream(side):
             work.wait()
             kept.append(given.clone())
-        given.record_stream(side)  # which torch asks of programs; of our stream it hears from us
+        given.record_stream(side)  # torch requires this of programs; the backend records its own stream
         del given, work
         torch.full((LARGE,), -1.0, device=DEVICE)
     await_device()
@@ -375,7 +378,7 @@ def run_prompt() -> None:
 
 
 def do_something_else(limit_s: float) -> None:
-    """Until the default group has ended; its engine goes on meanwhile."""
+    """Wait until the default group has ended, while its engine continues."""
     default: Any = dist.group.WORLD
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
@@ -384,7 +387,7 @@ def do_something_else(limit_s: float) -> None:
 
 
 def run_absence() -> None:
-    """The last rank does not call what the others have launched: the group's time limit ends it."""
+    """Check that the group's time limit ends it when the last rank omits an operation that the others launched."""
     dist.destroy_process_group()
     dist.init_process_group("horovod", timeout=timedelta(seconds=4))
     tensor, last = torch.ones(1000, device=DEVICE), dist.get_world_size() - 1
@@ -399,7 +402,7 @@ def run_absence() -> None:
         with pytest.raises(ProcessGroupError, match="is not done with it"):
             keep_reducing(tensor)
     assert time.monotonic() - began < 20
-    await_device()  # nothing on the GPU waits any longer
+    await_device()  # no work on the GPU waits any longer
 
 
 def keep_reducing(tensor: torch.Tensor, group: Any = None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine counts for a process group of torch.distributed."""
+"""Counters of the engine for a process group of torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_jax_cuda.py runs, on the one device that ranks share. Every check raises when it fails."""
+"""Program of each rank of test_jax_cuda.py, on the one device that ranks share. Every check raises when it fails."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ DTYPES = (
 
 
 def values(dtype: str, of_rank: int) -> Any:
-    """Whose sums and products are exact in every type."""
+    """Return values whose sums and products are exact in every type."""
     most = 2 if dtype == "bool" else 3
     dice = np.random.default_rng([of_rank, DTYPES.index(dtype)])
     return dice.integers(0, most, (2 * SIZE, 5)).astype(jnp.dtype(dtype))
@@ -79,7 +79,7 @@ def same(results: Any, wanted: Any, what: object) -> None:
 
 
 def check_operations() -> None:
-    """Every operation on every type, one at a time and all of them in one program."""
+    """Check every operation on every type, one at a time and all of them in one program."""
     chosen = {name: [it for it in DTYPES if it != "bool" or name != "average"] for name in OPERATIONS}
     mine = {name: [jnp.asarray(values(dtype, RANK)) for dtype in dtypes] for name, dtypes in chosen.items()}
     eager = {name: operation(mine[name]) for name, (operation, _) in OPERATIONS.items()}
@@ -96,7 +96,7 @@ def check_operations() -> None:
 
 
 def check_forms() -> None:
-    """Large arrays, empty ones, factors, compression, rows that differ, handles."""
+    """Check large arrays, empty ones, factors, compression, different numbers of rows, and handles."""
     large = jnp.full((3 << 20,), RANK + 1.0, jnp.float32)
     same(jax.jit(lambda it: hvd.allreduce(it, op=hvd.Sum))(large), np.full(large.shape, SIZE * (SIZE + 1) / 2), "large")
     scaled = jax.jit(lambda it: hvd.allreduce(it, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0))
@@ -120,7 +120,7 @@ def check_forms() -> None:
 
 
 def check_in_flight() -> None:
-    """Arrays that rank 0 donates or deletes while an operation on them is in flight, before the others take part."""
+    """Donate or delete arrays on rank 0 while an operation on them is in flight, before the other ranks take part."""
     overwrite = jax.jit(lambda it: it * 0 - 1, donate_argnums=0)
     count = 1 << 20
     total = sum(np.arange(count) % 1000 + of_rank for of_rank in range(SIZE))
@@ -172,7 +172,7 @@ def check_transformations() -> None:
 
 
 def check_order() -> None:
-    """Programs that do not depend on each other, many at once, each with work before and after the collective."""
+    """Run many independent programs at once, each with work before and after its collective."""
 
     def work(matrix: Any, scale: Any) -> Any:
         busy = matrix
@@ -203,7 +203,7 @@ def check_sets() -> None:
 
 
 def check_training() -> None:
-    """Ranks with a part of the batch each come to the weights of one process that has all of it."""
+    """Check that ranks with a part of the batch each reach the weights of one process with the whole batch."""
     key = jax.random.key(3)
     first, second, data = jax.random.split(key, 3)
     start = {
@@ -239,7 +239,7 @@ def check_training() -> None:
 
 
 def check_state() -> None:
-    """A commit of arrays on the device stays there, whatever becomes of the arrays."""
+    """Check that a commit of arrays stays on the device, and stays valid when the arrays change."""
     state = hvd.elastic.JaxState(params={"w": jnp.full(4, float(RANK))}, step=RANK)
     state.sync()
     same(state.params["w"], np.zeros(4), "synchronised")
@@ -273,10 +273,10 @@ def run_checks(names: str) -> None:
 
 
 def run_killed() -> None:
-    """Rank 1 dies between two steps; the others are in a program, or come to one."""
+    """Kill rank 1 between two steps, while the others run a program or are about to."""
     step = jax.jit(lambda it: hvd.allreduce(it, op=hvd.Average) + 1)
     x = jax.block_until_ready(step(jnp.zeros(1 << 20)))
-    hvd.barrier()  # rank 0 is done with the first step, too
+    hvd.barrier()  # all ranks have finished the first step
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -289,7 +289,7 @@ def run_killed() -> None:
         train(x)
     took = time.monotonic() - began
     hvd.shutdown()
-    assert jnp.arange(5.0).sum() == 10  # the device is of use
+    assert jnp.arange(5.0).sum() == 10  # the device still works
     print(f"lost rank {raised.value.lost_rank} after {took:.1f} s on {DEVICE.platform}: {raised.value}", flush=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_keras_cuda.py runs: Keras, on torch or on JAX, on the one GPU that ranks share."""
+"""Program of each rank of test_keras_cuda.py: Keras, on torch or on JAX, on the one GPU that ranks share."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def device_of(variable: Any) -> str:
 
 
 def check_training() -> None:
-    """Ranks with a share of each batch get where one process gets with all of it."""
+    """Check that ranks with a share of each batch reach the weights of one process with the whole batch."""
     adam = keras.optimizers.Adam
     alone = door.trained_alone(adam(0.05))
     for mode in ({}, {"run_eagerly": True}):
@@ -28,7 +28,7 @@ def check_training() -> None:
 
 
 def check_callbacks() -> None:
-    """Ranks that begin with different weights have the same after the first step, and the same metrics."""
+    """Check that ranks that begin with different weights have equal ones after training, and equal metrics."""
     network = door.model(seed=100 * hvd.rank())
     wheres = {device_of(variable) for variable in network.weights}
     assert wheres <= {"cuda", "gpu"}, wheres

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_libraries_cuda.py runs: Lightning's or Accelerate's training over the horovod backend, on the
-one GPU that ranks share, or on the processor (`cpu`).
+"""Program of each rank of test_libraries_cuda.py: training with Lightning or Accelerate over the horovod backend.
+
+It runs on the one GPU that ranks share, or on the processor (`cpu`).
 """
 
 import os
@@ -27,7 +28,7 @@ def batches() -> torch.Tensor:
 
 
 def trained_alone() -> list[torch.Tensor]:
-    """One process with all rows: those of both ranks' batches together."""
+    """Return the weights that one process reaches with the rows of both ranks' batches together."""
     model = start()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches().reshape(4, -1, FEATURES):
@@ -59,7 +60,8 @@ def with_lightning() -> torch.nn.Module:
     kind = "gpu" if KIND == "cuda" else KIND
     trainer = lightning.Trainer(
         strategy="horovod", accelerator=kind, max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,  # it would shuffle
+        # The sampler would shuffle.
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     rows = batches()[int(os.environ["HOROVOD_RANK"]) :: 2]
     trainer.fit(line, torch.utils.data.DataLoader(rows, batch_size=ROWS // 8))
@@ -68,7 +70,7 @@ def with_lightning() -> torch.nn.Module:
 
 
 def with_accelerate() -> torch.nn.Module:
-    os.environ["LOCAL_RANK"] = "0"  # by which Accelerate chooses the GPU: there is one
+    os.environ["LOCAL_RANK"] = "0"  # Accelerate chooses the GPU by this number, and there is one GPU
     dist.init_process_group("horovod")
     from accelerate import Accelerator
 
@@ -89,7 +91,7 @@ def main() -> None:
     model = with_lightning() if LIBRARY == "lightning" else with_accelerate()
     assert dist.get_backend() == "horovod", dist.get_backend()
     for parameter, wanted in zip(model.parameters(), trained_alone(), strict=True):
-        ours = parameter.detach().to(KIND)  # Lightning has put it back on the host
+        ours = parameter.detach().to(KIND)  # Lightning has moved it to the host
         everybodys = [torch.empty_like(ours) for _ in range(2)]
         dist.all_gather(everybodys, ours)
         assert torch.equal(*everybodys)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_overlap_cuda.py runs: how much of NCCL's time the GPU computes as well, by torch's profiler.
+"""Program of each rank of test_overlap_cuda.py: how long the GPU computes while NCCL runs, by torch's profiler.
 
-Argument: `hvd`, DistributedOptimizer, or `ddp`, DistributedDataParallel over the backend `horovod`.
+Argument: `hvd` for DistributedOptimizer, or `ddp` for DistributedDataParallel over the backend `horovod`.
 """
 
 import sys
@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import horovod.torch as hvd
 
-WIDTH, LAYERS, BATCH = 4096, 6, 4096  # 64 MB of gradients for each layer, and some milliseconds
+WIDTH, LAYERS, BATCH = 4096, 6, 4096  # 64 MB of gradients and some milliseconds for each layer
 DEVICE = torch.device("cuda", 0)
 Span = tuple[float, float]
 

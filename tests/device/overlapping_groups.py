@@ -27,7 +27,7 @@ def expect(got: Tensor, wanted: Tensor, what: object) -> None:
 
 
 class Group:
-    """A group that this rank belongs to, and operations on it with what must come out."""
+    """A group that contains this rank, and operations on it with their expected results."""
 
     def __init__(self, members: list[int], group: Any, device: torch.device) -> None:
         self.members, self.group, self.device = members, group, device
@@ -56,7 +56,7 @@ class Group:
         return work, lambda: expect(tensor, whole_numbers(root, turn, count), (self.members, turn))
 
     def another_way(self, turn: int, count: int) -> tuple[Any, Check]:
-        """NCCL knows no int16."""
+        """Reduce int16 tensors, which NCCL does not support."""
         tensor = self._mine(turn, count, torch.int16)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group, async_op=True)
         wanted = torch.stack(self._everyones(turn, count, torch.int16)).amax(0)
@@ -64,7 +64,7 @@ class Group:
 
 
 def overlapping(device: torch.device) -> list[Group | None]:
-    """The same for all ranks, with None for those that this one does not belong to."""
+    """Create the groups on all ranks, and return them with None for groups that do not contain this rank."""
     everybody = list(range(dist.get_world_size()))
     chosen = [everybody, everybody, everybody[:-1], everybody[1:], [everybody[0], everybody[-1]], everybody[1:-1]]
     groups: list[Group | None] = []
@@ -77,7 +77,7 @@ def overlapping(device: torch.device) -> list[Group | None]:
 def run_program(
     groups: list[Group | None], seed: int, on_some_stream: Callable[[random.Random], AbstractContextManager[Any]]
 ) -> None:
-    """All ranks call the groups in one order, at a pace of their own, on streams of their own choice."""
+    """Call the groups in one order on all ranks, with each rank at its own pace and on streams of its own choice."""
     program, own = random.Random(seed), random.Random(1000 * seed + dist.get_rank() + 1)
     for _ in range(6):
         started: list[tuple[Any, Check]] = []

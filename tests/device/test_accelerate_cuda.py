@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank finds out whether it has a GPU without the GPU's driver, so that it can still fork."""
+"""Detection of a GPU without initialising the GPU's driver, so that a rank can still fork."""
 
 import importlib.util
 import sys

@@ -14,7 +14,7 @@ from testkit.launcher import horovodrun
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "jax_program.py")]
 OVER_NCCL = [sys.executable, str(HERE / "with_nccl.py"), str(HERE / "jax_program.py")]
-# Else the first process takes three quarters of the GPU's memory.
+# Without this setting, the first process takes three quarters of the GPU's memory.
 SHARED = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 

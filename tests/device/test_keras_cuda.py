@@ -12,7 +12,8 @@ from testkit.launcher import horovodrun
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "keras_program.py")]
 OVER_NCCL = [sys.executable, str(HERE / "with_nccl.py"), str(HERE / "keras_program.py")]
-# JAX would take three quarters of the GPU's memory, and multiply with fewer digits than a sum on one process has.
+# By default JAX takes three quarters of the GPU's memory and multiplies with a lower precision than the comparison
+# allows.
 OF_JAX = {
     "JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_DEFAULT_MATMUL_PRECISION": "highest",
 }  # fmt: skip

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning and Accelerate over the horovod backend, on a GPU that two processes share, on a machine that has one; and
-the same program on the processor.
+"""Lightning and Accelerate over the horovod backend, on a GPU that two processes share.
+
+The same program also runs on the processor.
 """
 
 import importlib.util

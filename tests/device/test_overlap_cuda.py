@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL moves gradients while backward() goes on, as torch's profiler sees it on a GPU."""
+"""Overlap of NCCL with backward(), as torch's profiler sees it on a GPU."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from testkit.launcher import horovodrun
 
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "with_nccl.py"), str(HERE / "overlap_program.py")]
-# To us, too, each rank has a GPU of its own.
+# With simulated hosts, the engine also takes each rank's GPU for its own.
 HOSTS = ("-H", "a:1,b:1")
 ENV = {"HOROVOD_SIMULATE_HOSTS": "1"}
 

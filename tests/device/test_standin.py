@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on devices without one: a stand-in for the CUDA driver on host memory (standin/libcuda*.cc).
+"""Tensors on devices without a GPU: a stand-in for the CUDA driver on host memory (standin/libcuda*.cc).
 
-It tests order, lifetime, other ways than the best, and faults. What a GPU computes is tested where there is one.
+It tests order, lifetime, fallbacks and faults. Tests on a machine with a GPU check what a GPU computes.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from testkit.places import ROOT
 from testkit.preloaded import command
 from testkit.speed import patience
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-in
 
 PROGRAM = command(str(STANDIN / "program.py"))
 EVERYTHING = "operations,groups,many,averages,order,asynchrony,sets,exchanges,join"
@@ -83,7 +83,7 @@ def test_a_rank_that_leaves_early_keeps_its_memory_until_others_have_read_it(dri
 
 @pytest.mark.parametrize(("mps", "small"), [("0", "CUDA_STAGED_ALLREDUCE"), ("1", "CUDA_IPC_ALLREDUCE")])
 def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driver, tmp_path, mps, small):
-    """Where processes take no turns on the GPU, few bytes need no detour."""
+    """Check that small tensors need no staging where processes do not take turns on the GPU."""
     env = {**driver, "HOROVOD_GPU_STAGED_BYTES": "1000", "STANDIN_MPS": mps}
     done = horovodrun("-np", "2", *PROGRAM, "timeline", str(tmp_path), env=env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,12 +93,13 @@ def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driv
     ways = {name: event["name"] for name, event in transfers.items()}
     assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": small}, ways
     assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
-    assert 0 < on_gpu["ALLREDUCE large"]["dur"] < 900_000, on_gpu  # not the second that it waited for
-    assert 0 < on_gpu["ALLREDUCE small"]["dur"] < 10_000_000, on_gpu  # the staged one waits for both seconds itself
+    assert 0 < on_gpu["ALLREDUCE large"]["dur"] < 900_000, on_gpu  # without the second that the operation waited
+    # The staged operation itself waits for both seconds.
+    assert 0 < on_gpu["ALLREDUCE small"]["dur"] < 10_000_000, on_gpu
 
 
 def faults(driver: Mapping[str, str], fault: str) -> dict[int, tuple[float, str, str]]:
-    """By rank: seconds that it took to shut down, what it was told, and what it had left of the device."""
+    """Return, by rank, how many seconds it took to shut down, its error text, and its objects left on the device."""
     with PlainJob([*PROGRAM, "fault", fault], "a:3", {**driver, **LATE}) as job:
         codes = job.wait(limit_s=40)
         printed = {rank: job.printed(rank) for rank in range(3)}
@@ -125,7 +126,7 @@ def test_the_others_hear_of_a_killed_rank_and_shut_down(driver, fault):
     for seconds, text, left in told.values():
         assert re.search(r"\brank 1\b", text), told
         assert seconds < 20, told
-        assert left == "{'memory': 1, 'streams': 1}", told  # the test's own
+        assert left == "{'memory': 1, 'streams': 1}", told  # the test's own objects
 
 
 def test_the_doctor_uses_the_gpu(driver):
@@ -147,7 +148,7 @@ def test_the_doctor_says_why_gpus_cannot_be_shared(driver):
 
 
 def doctor(driver: Mapping[str, str]) -> Any:
-    # The doctor gives up each trial after 20 s. On a busy machine two ranks may take longer to start.
+    # The doctor stops each trial after 20 s, but on a busy machine two ranks may take longer to start.
     patient = f"from horovod.tools import doctor; doctor.examine.__defaults__ = ({patience(20)},)"
     command = [sys.executable, "-c", f"{patient}\nfrom horovod.tools.cli import main; main()", "doctor", "--json"]
     done = subprocess.run(command, env=os.environ | dict(driver), capture_output=True, text=True, timeout=patience(120))
@@ -155,7 +156,7 @@ def doctor(driver: Mapping[str, str]) -> Any:
     return json.loads(done.stdout)
 
 
-# ---- what the driver is given
+# ---- kernels
 
 
 def test_the_kernels_are_of_an_old_instruction_set_and_up_to_date():

@@ -7,7 +7,7 @@ from testkit.launcher import horovodrun
 from testkit.long import in_long
 from testkit.preloaded import command
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-in
 
 PROGRAM = command(str(STANDIN / "buckets_program.py"))
 QUIET = {"OMP_NUM_THREADS": "1", "HOROVOD_DISABLE_NVTX_RANGES": "1"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed over the horovod backend on tensors of a device, without one: see test_standin.py."""
+"""torch.distributed over the horovod backend on tensors of a device, with the stand-in of test_standin.py."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from testkit.preloaded import command
 
 PROGRAM = command(str(Path(__file__).parent / "standin" / "torch_program.py"))
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-in
 pytest.importorskip("torch")
 
 

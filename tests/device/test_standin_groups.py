@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process groups of torch.distributed over NCCL without a GPU: stand-ins for the driver and for NCCL.
 
-What a process has launched first is done first in the stand-in, whatever the communicator: ranks that launch in
-different orders wait for each other without end.
+The stand-in runs the launches of a process in order, whatever their communicators. Ranks that launch in different
+orders wait for each other without end.
 """
 
 import re
@@ -17,12 +17,12 @@ from testkit.long import in_long
 from testkit.preloaded import ANEW, command
 from testkit.processes import wait_for_all
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-ins
 pytest.importorskip("torch")
 
 GROUPS = command(str(STANDIN / "groups_program.py"))
 CHECKS = [*command(str(STANDIN / "torch_program.py")), "nccl"]
-# Launches of different worlds overtake each other where nobody sees to their order.
+# Delays with which launches of different worlds overtake each other unless the engine orders them.
 SETTINGS = {**LATE, "STANDIN_NCCL_PAUSE_US": "2000", "OMP_NUM_THREADS": "1"}
 
 
@@ -42,7 +42,7 @@ def test_groups_that_overlap_launch_in_the_order_of_the_program(nccl, ranks, see
 
 @pytest.mark.parametrize("seed", [4, in_long(5)])
 def test_so_do_those_of_which_some_share_gpus(nccl, seed):
-    """Operations of those are agreed on, those of groups whose ranks have GPUs of their own are not."""
+    """Check that groups whose ranks share GPUs negotiate their operations, and that others do not."""
     said = said_by(nccl, 4, "orders", str(seed), RANKS_PER_GPU="2")
     assert said.count("all in order") == 4, said
 
@@ -63,7 +63,7 @@ def test_the_timeline_shows_what_the_gpu_did_without_agreement(nccl, tmp_path):
     said_by(nccl, 2, "silence", "silent", HOROVOD_TIMELINE=str(tmp_path / "groups.json"))
     done_there, _ = on_gpus(tmp_path / "groups.json", "NCCL_")
     kinds = Counter(event["name"].split()[0] for event in done_there)
-    assert kinds == {"ALLREDUCE": 41, "ALLGATHER": 40, "BROADCAST": 40}, kinds  # of the default group
+    assert kinds == {"ALLREDUCE": 41, "ALLGATHER": 40, "BROADCAST": 40}, kinds  # operations of the default group
 
 
 def test_who_looks_for_mistakes_lets_ranks_agree(nccl):
@@ -100,7 +100,7 @@ def test_a_rank_that_leaves_too_soon_is_named(nccl, ranks, tmp_path):
 
 
 def test_who_leaves_waits_for_ranks_that_come_late_to_what_it_has_launched(nccl):
-    """As long as the group's time limit allows, which is more than ten seconds."""
+    """Check that leaving waits as long as the group's time limit allows, which is more than ten seconds."""
     assert said_by(nccl, 2, "late", "14").count("came in time") == 2
 
 
@@ -116,7 +116,7 @@ def test_who_leaves_waits_until_the_groups_time_limit_or_ctrl_c(nccl, program):
 def test_who_aborts_waits_for_nobody(nccl, ranks, tmp_path):
     found = re.search(r"gave up in (.*) s: 0 left", said := said_by(nccl, ranks, "abort", str(tmp_path)))
     assert found, said
-    assert float(found[1]) < 10, said  # the group's time limit is 100 s
+    assert float(found[1]) < 10, said  # far less than the group's time limit of 100 s
     assert said.count("heard") == ranks - 1, said
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Point to point between GPUs, without one: through a GPU's memory, or the host's where that cannot be."""
+"""Messages between GPUs, without a GPU: through a GPU's memory, or through host memory as a fallback."""
 
 import re
 
@@ -11,7 +11,7 @@ from testkit.long import in_long
 from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-ins
 pytest.importorskip("torch")
 
 PROGRAM = command(str(STANDIN / "messages_program.py"))
@@ -62,7 +62,7 @@ def test_so_do_others_by_settings(driver, name, value):
 
 @pytest.mark.parametrize("own_gpus", [False, True])
 def test_messages_and_collectives_never_wait_for_each_other(standins, own_gpus):
-    """Those of GPUs of their own are launched at the call."""
+    """Check negotiated operations, and operations launched at the call because ranks have their own GPUs."""
     env = {**standins, **(OWN_GPUS if own_gpus else {})}
     assert said_by(env, 2, "circle").count("all messages came") == 2
 

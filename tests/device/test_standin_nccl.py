@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NCCL's part without a GPU: stand-ins for the driver and for NCCL on host memory (standin/libcuda*.cc, libnccl.cc).
 
-They test the order of launches, abort, other ways than NCCL, and the rules about versions. What NCCL computes is tested
-where it is: see test_torch_nccl.py.
+They test the order of launches, abort, fallbacks from NCCL, and the rules about versions. test_torch_nccl.py tests what
+NCCL computes.
 """
 
 import re
@@ -17,7 +17,7 @@ from testkit.places import python_path
 from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-ins
 
 PROGRAM = command(str(STANDIN / "nccl_program.py"))
 EVERYTHING = "operations,groups,many,averages,order,asynchrony,sets,exchanges,join"
@@ -25,7 +25,7 @@ EVERYTHING = "operations,groups,many,averages,order,asynchrony,sets,exchanges,jo
 
 @pytest.fixture(scope="session")
 def old_nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same without a function that is needed."""
+    """Return variables with which ranks find a stand-in for NCCL that lacks a required function."""
     folder = tmp_path_factory.mktemp("old_nccl")
     return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2", "-DSTANDIN_NCCL_OLD"), **OWN_GPUS}
 
@@ -55,7 +55,7 @@ def test_ranks_of_one_gpu_may_ask_for_it(nccl):
 
 
 def test_a_rank_that_has_joined_keeps_to_its_own_gpu(nccl):
-    """By whichever number it knows that GPU, and whoever has joined."""
+    """Check this for each number that the rank may have for its GPU, and for each rank that joins."""
     said, _ = run({**nccl, **LATE, "DEVICE_BY_RANK": "1"}, 3, "joining")
     assert said.count("all have joined") == 3, said
 
@@ -66,13 +66,13 @@ def test_factors_that_are_not_used_again_are_forgotten(nccl):
 
 
 def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
-    """Python finds it; the system would not."""
+    """Check that the library is found with Python's search path, which the system's loader does not use."""
     site, driver = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("driver")
     wheels = site / "nvidia" / "nccl" / "lib"
     wheels.mkdir(parents=True)
     library = compile_standin(wheels, "libnccl.so.2")["STANDIN_NCCL"]
     env = {**compile_standin(driver, "libcuda.so.1"), **OWN_GPUS, "HOROVOD_LOG_LEVEL": "info"}
-    env["PYTHONPATH"] = python_path(site)  # before what this process was started with: that may hold Horovod itself
+    env["PYTHONPATH"] = python_path(site)  # before the path of this process, which may contain Horovod itself
     env["STANDIN_NCCL"] = library
     said, _ = run(env, 2, "otherwise", "groups")
     assert said.count("CUDA tensors go through NCCL 2.28.9") == 2, said
@@ -85,7 +85,7 @@ def test_sets_that_overlap_launch_in_one_order(nccl, seed):
     assert said.count("all in order") == 4, said
 
 
-# ---- other ways
+# ---- fallbacks from NCCL
 
 
 def test_ranks_that_share_a_gpu_go_through_its_memory(nccl):
@@ -162,7 +162,7 @@ OF_RANK_1 = {
 
 @pytest.mark.parametrize("what", OF_RANK_1)
 def test_what_one_rank_asks_for_holds_for_all(nccl, what):
-    """Who looked at its own settings alone would wait for others that go another way."""
+    """Check that ranks combine their settings. A rank that used its own alone would choose another transport."""
     settings, checks, launches = OF_RANK_1[what]
     said, _ = run({**nccl, **settings}, 2, "otherwise", checks)
     assert said.count(f"all checks passed, launches: {launches}") == 2, said
@@ -180,14 +180,14 @@ def test_the_timeline_names_the_way_and_shows_when_the_gpu_did_its_work(nccl, tm
         on_gpu = {event["name"]: event for event in done_there}
         assert sorted(on_gpu) == ["ALLREDUCE large", "ALLREDUCE small"], on_gpu
         assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
-        assert on_gpu["ALLREDUCE large"]["dur"] < 900_000, on_gpu  # not the second that it waited for
+        assert on_gpu["ALLREDUCE large"]["dur"] < 900_000, on_gpu  # without the second that the operation waited
 
 
-# ---- ends
+# ---- failures
 
 
 def faults(env: Mapping[str, str], fault: str, limit_s: float = 40) -> dict[int, str]:
-    """By rank: what it printed, of those that lived to say how many communicators are left."""
+    """Return the output of each rank that survived long enough to report how many communicators are left."""
     with PlainJob([*PROGRAM, "fault", fault], "a:3", {**env, **LATE}) as job:
         survivors = [job.processes[0], job.processes[2]]
         wait_for_all(survivors, limit_s)
@@ -201,7 +201,7 @@ def test_the_others_hear_of_a_killed_rank_and_nothing_is_left(nccl, fault):
     assert sorted(told) == [0, 2], told
     for text in told.values():
         assert re.search(r"shut down in \d\.\d s: .*\brank 1\b", text), told
-        assert "left {'memory': 1, 'streams': 1}" in text, told  # the test's own
+        assert "left {'memory': 1, 'streams': 1}" in text, told  # the test's own objects
         assert "communicators left: 0" in text, told
 
 

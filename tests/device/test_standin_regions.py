@@ -9,7 +9,7 @@ from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
 from testkit.preloaded import command
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-in
 
 PROGRAM = command(str(STANDIN / "regions_program.py"))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks some of which share a GPU, without one: by its memory there, and by NCCL between GPUs, over the stand-ins.
+"""Ranks some of which share a GPU, without one: through its memory there, and through NCCL between GPUs.
 
-Which rank has which GPU is said by STANDIN_GPUS: in "0,0,1" ranks 0 and 1 share one, and rank 0 leads there.
+STANDIN_GPUS assigns the GPUs: with "0,0,1" ranks 0 and 1 share one, and rank 0 leads there.
 """
 
 import re
@@ -14,7 +14,7 @@ from testkit.launcher import horovodrun, lines_by_rank
 from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-ins
 
 PROGRAM = command(str(STANDIN / "nccl_program.py"))
 WAYS = "INFO: process set 0: CUDA tensors go through NCCL 2.28.9 between 2 GPUs, and through a GPU's own memory among"
@@ -43,7 +43,7 @@ def test_gpus_may_have_different_numbers_of_ranks(standins, gpus):
 
 @pytest.mark.parametrize(("hosts", "gpus"), [("a:2,b:2", "0,0,1,1"), ("a:2,b:1", "0,0,1")])
 def test_hosts_whose_ranks_share_a_gpu(standins, hosts, gpus):
-    """A rank that is alone on its host shares memory with nobody."""
+    """Check that a rank that is alone on its host works without sharing memory with other ranks."""
     program = [*PROGRAM, "results", "groups,many,order,exchanges,join"]
     with PlainJob(program, hosts, {**standins, **LATE, "STANDIN_GPUS": gpus}) as job:
         wait_for_all(job.processes, 60)
@@ -80,14 +80,14 @@ def test_it_may_be_asked_for_by_name(standins):
 
 
 def test_nccl_may_be_told_that_one_gpu_is_two(standins):
-    """As on a machine with one GPU, where this is tested with NCCL itself."""
+    """Simulate a machine with one GPU, on which test_torch_nccl.py tests this with NCCL itself."""
     env = {**standins, "HOROVOD_GPU_TRANSPORT": "nccl", "HOST_IDS": "a,a,b,b", "HOROVOD_LOG_LEVEL": "info"}
     said = run(env, "0,0,0,0", "otherwise", "many,order")
     assert said.count("all checks passed") == 4, said
     assert said.count(WAYS) == 4, said
 
 
-# ---- other ways
+# ---- fallbacks
 
 
 @pytest.mark.parametrize("transport", ["staged", "own"])
@@ -143,13 +143,13 @@ def test_ranks_of_one_gpu_need_nobody_who_gives_out_turns(standins):
     assert said.count("went on, launches: 0") == 2, said
 
 
-# ---- ends: rank 1, which is lost, leads on its GPU or does not
+# ---- failures: the lost rank 1 leads on its GPU or does not
 
 LEADS, FOLLOWS = "0,1,1", "0,0,1"
 
 
 def faults(env: Mapping[str, str], gpus: str, fault: str) -> dict[int, str]:
-    """By rank: what it printed, of those that lived to say how many communicators are left."""
+    """Return the output of each rank that survived long enough to report how many communicators are left."""
     with PlainJob([*PROGRAM, "fault", fault], "a:3", {**env, **LATE, "STANDIN_GPUS": gpus}) as job:
         wait_for_all([job.processes[0], job.processes[2]], 40)
         printed = {rank: job.printed(rank) for rank in range(3)}
@@ -163,7 +163,7 @@ def test_the_others_hear_of_a_killed_rank_and_nothing_is_left(standins, gpus, fa
     assert sorted(told) == [0, 2], told
     for text in told.values():
         assert re.search(r"shut down in \d\.\d s: .*\brank 1\b", text), told
-        assert "left {'memory': 1, 'streams': 1}" in text, told  # the test's own
+        assert "left {'memory': 1, 'streams': 1}" in text, told  # the test's own objects
         assert "communicators left: 0" in text, told
 
 

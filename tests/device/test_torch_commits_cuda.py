@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where commits of a model on a GPU live, on a machine that has one."""
+"""Where commits of a model on a GPU are stored, on a machine that has one."""
 
 import pytest
 import torch
@@ -37,6 +37,6 @@ def test_commits_live_where_the_setting_says(where: str, monkeypatch: pytest.Mon
     state.restore()
     for got, wanted in zip(model.parameters(), saved, strict=True):
         torch.testing.assert_close(got.detach(), wanted, rtol=0, atol=0)
-    step()  # from the same point with the same moments
+    step()  # repeat the step from the same weights with the same moments
     for got, wanted in zip(model.parameters(), after, strict=True):
         torch.testing.assert_close(got.detach(), wanted, rtol=1e-6, atol=1e-6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors through the collectives, on a machine that has a GPU: two and four processes share it."""
+"""Collectives on CUDA tensors, on a machine that has a GPU: two and four processes share it."""
 
 import sys
 from pathlib import Path

@@ -28,7 +28,7 @@ def test_training(ranks: int, transport: str) -> None:
 
 @pytest.mark.parametrize("command", [PROGRAM, OVER_NCCL], ids=["staged", "nccl"])
 def test_gradients_of_several_streams(command: list[str]) -> None:
-    # Hosts of their own, so that ranks take the GPU for theirs alone and send gradients while backward() goes on.
+    # Simulate hosts, so that each rank takes the GPU for its own and sends gradients while backward() continues.
     with PlainJob([*command, "streams"], "a:1,b:1") as job:
         codes = job.wait(limit_s=55)
         printed = [job.printed(rank) for rank in range(2)]
@@ -45,7 +45,7 @@ def test_a_killed_rank_keeps_nobodys_stream_waiting() -> None:
         found = re.search(r"lost in (.*) s, (.*) MB given back", text)
         assert found, printed
         assert float(found[1]) < 5, printed
-        assert int(found[2]) >= 256, printed  # the arena at least; more comes with the end of the lost rank
+        assert int(found[2]) >= 256, printed  # at least the arena; more is freed when the lost rank ends
 
 
 def test_a_kernel_that_goes_wrong_is_told_in_the_drivers_words() -> None:
@@ -54,7 +54,7 @@ def test_a_kernel_that_goes_wrong_is_told_in_the_drivers_words() -> None:
         printed = {rank: job.printed(rank) for rank in range(3)}
     assert codes[:2] == [0, 0], printed
     assert codes[2] != 0, printed
-    # Whoever asks CUDA first after it has gone wrong is told, torch or we.
+    # The error comes from torch or from the engine, whichever calls CUDA first after the failure.
     assert re.search(r"GPU 0 .*: CUDA_ERROR_\w+: |CUDA error: ", printed[2]), printed
     for rank in range(2):
         found = re.search(r"heard in (.*) s: (.*)", printed[rank])

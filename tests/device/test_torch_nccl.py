@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors through NCCL, on a machine that has a GPU: two and four processes share it, as if they were hosts."""
+"""CUDA tensors through NCCL, on a machine that has a GPU: two and four processes share it as if they were hosts."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ from testkit.processes import wait_for_all
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "with_nccl.py")]
 SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_LOG_LEVEL": "info"}
-SHARED = {"RANKS_PER_GPU": "2"}  # as far as NCCL and we are told
+SHARED = {"RANKS_PER_GPU": "2"}  # as NCCL and the engine are told
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine"),

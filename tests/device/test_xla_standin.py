@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handler for programs that XLA runs on a GPU, called without XLA, against the stand-in for the driver."""
+"""The handler for programs that XLA runs on a GPU, called without XLA, with the stand-in for the driver."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ import pytest
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
 
-pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
+pytestmark = pytest.mark.timeout(180)  # the first test compiles the stand-in
 
 PROGRAM = [sys.executable, str(Path(__file__).parent / "standin" / "xla_program.py")]
 LATE = {"STANDIN_DELAY_US": "200"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_torch_nccl.py runs. All ranks use the one GPU; every check raises when it fails."""
+"""Program of each rank of test_torch_nccl.py. All ranks use the one GPU; every check raises when it fails."""
 
 import os
 import signal
@@ -22,13 +22,13 @@ OPS = {"sum": hvd.Sum, "average": hvd.Average, "min": hvd.Min, "max": hvd.Max, "
 
 
 def small(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Values whose sums and products are exact in every type, on the host."""
+    """Return values whose sums and products are exact in every type, on the host."""
     generator = torch.Generator().manual_seed(1000 * seed + RANK)
     return torch.randint(0, 2 if dtype == torch.bool else 3, shape, generator=generator).to(dtype)
 
 
 def compare(what: str, call: Callable[[torch.Tensor, str], torch.Tensor], tensor: torch.Tensor) -> None:
-    """The same on the host and on the GPU."""
+    """Check that the operation gives the same result on the host and on the GPU."""
     wanted = call(tensor.clone(), f"{what} on the host")
     got = call(tensor.to(DEVICE), f"{what} on the GPU")
     assert got.device == DEVICE, what
@@ -62,7 +62,7 @@ def check_type(dtype: torch.dtype, seed: int) -> None:
 
 
 def check_integer_averages() -> None:
-    """The exact quotient, truncated toward zero, though most sums overflow."""
+    """Check that averages are the exact quotient, truncated toward zero, although most sums overflow."""
     for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
         limits = torch.iinfo(dtype)
         for rows in (1, 999, 300_001):
@@ -94,7 +94,7 @@ def run_types() -> None:
     check_groups()
     torch.cuda.synchronize()
     hvd.shutdown()
-    hvd.init()  # once more, with communicators of its own
+    hvd.init()  # a second world, with its own communicators
     tensor = torch.ones(1000, device=DEVICE)
     assert torch.all(hvd.allreduce(tensor, op=hvd.Sum) == SIZE)
     hvd.shutdown()
@@ -102,7 +102,7 @@ def run_types() -> None:
 
 
 def run_frozen() -> None:
-    """The last rank freezes in the middle of allreduces: the others hear of it, and their GPU is theirs again."""
+    """Stop the last rank during allreduces. The others get an error and can use their GPU again."""
     tensor = torch.ones(4 << 20, device=DEVICE)
     hvd.allreduce_(tensor, op=hvd.Max, name="before")
     torch.cuda.synchronize()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_torch_cuda_training.py runs: training on a GPU that all share, and the loss of a rank."""
+"""Program of each rank of test_torch_cuda_training.py: training on a GPU that all share, and the loss of a rank."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ hvd.init()
 torch.cuda.set_device(0)
 DEVICE = torch.device("cuda", 0)
 SIZE, RANK = hvd.size(), hvd.rank()
-BATCH, STEPS = 8, 6  # of each rank
+BATCH, STEPS = 8, 6  # batch size and steps of each rank
 torch.backends.cuda.matmul.allow_tf32 = False
 
 
@@ -43,7 +43,7 @@ def trained_alone() -> list[torch.Tensor]:
 
 
 def check_training() -> None:
-    """Ranks with a share of the batch each, and statistics of all of it, get where one process gets with all of it."""
+    """Check that ranks with shares of the batch and common statistics reach the weights of one process."""
     wanted = trained_alone()
     for more in ({}, {"gradient_as_bucket_view": True}, {"groups": 2}, {"compression": hvd.Compression.fp16}):
         net = model(hvd.SyncBatchNorm)
@@ -74,7 +74,7 @@ def loss_of_both(models: list[torch.nn.Module], step: int, ranks: list[int]) -> 
 
 
 def check_models_of_equal_names() -> None:
-    """Two models, and an optimizer for each, train with one backward() as in one process."""
+    """Check that two models with an optimizer each train with one backward() as in one process."""
     models, alone = two_models(), two_models()
     optimizers = [
         hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.05), net.named_parameters()) for net in models
@@ -93,7 +93,7 @@ def check_models_of_equal_names() -> None:
 
 
 class LateGradient(torch.autograd.Function):
-    """What it is given; whose gradient the GPU has long after its kernels were queued."""
+    """Identity whose gradient the GPU computes long after its kernels were queued."""
 
     @staticmethod
     def forward(_context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -106,15 +106,15 @@ class LateGradient(torch.autograd.Function):
 
 
 def check_streams() -> None:
-    """Gradients that came on several streams are reduced once all of them are there, not only the last."""
-    # So large that they are sent when the second has come, while backward() goes on.
+    """Check that gradients of several streams are reduced once all of them are ready, not only the last one."""
+    # The gradients are so large that they are sent when the second is ready, while backward() continues.
     for more in ({"groups": 1}, {"gradient_as_bucket_view": True}):
         weights = {name: torch.nn.Parameter(torch.zeros(4 << 20, device=DEVICE)) for name in ("early", "late")}
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights.values(), lr=1.0), weights.items(), **more)
         other = torch.cuda.Stream()
         for step in range(3):
             optimizer.zero_grad()
-            # Backward goes from what was made last to what was made first: the gradient that takes long is the first.
+            # Backward runs from the last to the first created tensor, so the slow gradient comes first.
             quick = (weights["late"] * float(RANK + 1)).sum()
             with torch.cuda.stream(other):
                 other.wait_stream(torch.cuda.default_stream())
@@ -144,7 +144,7 @@ def check_sparse() -> None:
 
 
 def check_sets() -> None:
-    """Sets that overlap, each in its own order on each rank, on streams of their own: nobody waits in a circle."""
+    """Use sets that overlap, in another order on each rank and on separate streams, without a circular wait."""
     sets = [hvd.global_process_set, hvd.add_process_set(range(SIZE)[1:]), hvd.add_process_set(range(SIZE)[:-1])]
     mine = [number for number, it in enumerate(sets) if it.included()]
     streams = [torch.cuda.Stream() for _ in sets]
@@ -162,7 +162,7 @@ def check_sets() -> None:
 
 
 def check_join() -> None:
-    """Ranks with fewer batches contribute nothing any more."""
+    """Check that ranks with fewer batches contribute zeros after they have run out."""
     for turn in range(3 + RANK):
         tensor = torch.ones(1 << 19, device=DEVICE)
         present = [rank for rank in range(SIZE) if turn < 3 + rank]
@@ -183,7 +183,7 @@ def run_checks() -> None:
 
 
 def run_loss() -> None:
-    """The last rank is killed while the streams of the others wait for it. They go on without it."""
+    """Kill the last rank while the streams of the others wait for it. The others continue."""
     tensor = torch.ones(16 << 20, device=DEVICE)
     for _ in range(3):
         hvd.allreduce_(tensor, name="before")
@@ -192,13 +192,13 @@ def run_loss() -> None:
     hvd.barrier()
     if RANK == SIZE - 1:
         torch.cuda._sleep(int(20e9))
-        hvd.allreduce_(tensor, name="late")  # launched, behind what takes ten seconds
+        hvd.allreduce_(tensor, name="late")  # launched behind work of ten seconds
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     text = ""
     try:
         hvd.allreduce_(tensor, name="late")
-        torch.cuda.synchronize()  # until the lost rank is
+        torch.cuda.synchronize()  # returns once the loss is noticed
         hvd.allreduce_(tensor, name="after")
     except hvd.HorovodInternalError as error:
         text = str(error)
@@ -212,7 +212,7 @@ def run_loss() -> None:
 
 
 def run_wrong_kernel() -> None:
-    """A kernel of the last rank reads what is not there: CUDA refuses that process everything from then on."""
+    """Make a kernel of the last rank read invalid memory, after which CUDA refuses all calls of that process."""
     tensor = torch.ones(4 << 20, device=DEVICE)
     hvd.allreduce_(tensor, name="before")
     torch.cuda.synchronize()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program with NCCL among ranks that share a GPU: `with_nccl.py PROGRAM ARGUMENT ...`.
+"""Run a program with NCCL among ranks that share a GPU: `with_nccl.py PROGRAM ARGUMENT ...`.
 
-NCCL refuses two ranks of one GPU unless it takes them for ranks of different hosts. With RANKS_PER_GPU=2 two
-ranks share each "GPU": they go through its memory, and one of them by NCCL.
+NCCL refuses two ranks of one GPU unless it takes them for ranks of different hosts. With RANKS_PER_GPU=2 two ranks
+share each "GPU": they use its memory, and one of them uses NCCL.
 """
 
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For fault tests: whatever a test does to a job, no process, socket or shared memory of it may be left."""
+"""Fixtures of the fault tests: after a test, no process, socket or shared memory of its job may be left."""
 
 import os
 import time
@@ -10,12 +10,16 @@ from testkit.families import Mark, described
 from testkit.hosts import Network
 from testkit.speed import patience
 
-_LIMIT_S = 10.0  # for what was killed to end on a busy machine; what must end by itself is waited for by each test
+# For killed processes to end on a busy machine; tests wait themselves for processes that must end on their own.
+_LIMIT_S = 10.0
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The sockets of a process, abstract or TCP, live exactly as long as it does."""
+    """Check that no process and no shared memory is left.
+
+    Sockets need no check, because they end with their process.
+    """
     mark = Mark("HOROVOD_TEST_FAULT")
     monkeypatch.setenv(mark.name, mark.value)
     memory_before = _named_memory()
@@ -28,7 +32,7 @@ def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """Hosts a and b, as network namespaces."""
+    """Yield the hosts a and b, as network namespaces."""
     network = Network(["a", "b"])
     yield network
     network.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs of real processes: workers are killed, added and taken away, and training goes on."""
+"""Elastic jobs of real processes: workers are killed, added and removed, and training continues."""
 
 import signal
 
@@ -12,7 +12,7 @@ from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
 @pytest.mark.promise
-@pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
+@pytest.mark.timeout(150)  # four processes import torch, three of them at the same time
 def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_path):
     hold_back(tmp_path, 3, 4)
     with ElasticJob("torch", tmp_path, 3, "--min-np", "2") as job:
@@ -22,7 +22,7 @@ def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_
         assert max(one["at"] for one in second.values()) - killed < 10
         assert {one["birth"]: one["pid"] for one in second.values()} == {0: first[0]["pid"], 2: first[2]["pid"]}
         let_come(tmp_path, 3)
-        third = job.stepped(2, 3)  # with the replacement, whose state comes from a survivor
+        third = job.stepped(2, 3)  # with the replacement, which receives its state from a survivor
         assert set(third) == {0, 2, 3}
         assert all(one["steps"] > second[0]["steps"] for one in third.values())
         job.kill(of_rank(0, third))
@@ -42,7 +42,7 @@ def test_workers_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
         offer("localhost:9")
         second = job.stepped(1, 3)
         assert {birth: second[birth]["pid"] for birth in first} == {birth: one["pid"] for birth, one in first.items()}
-        offer.file.unlink()  # the script fails: the last good list is kept
+        offer.file.unlink()  # the script fails, so the last good list stays in force
         offer("localhost:1")
         assert set(job.stepped(2, 1)) == {0}
         job.finish(1)
@@ -56,7 +56,8 @@ def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_th
     hold_back(tmp_path, 2)
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", more=("2",)) as job:
         job.kill(of_rank(1, job.stepped(0, 2)))
-        job.await_printed("1 of at least 2 workers are ready: waiting for more")  # else the job may end before
+        # Without this wait the job might end earlier.
+        job.await_printed("1 of at least 2 workers are ready: waiting for more")
         let_come(tmp_path, 2)
         assert job.wait(limit_s=40) == [128 + signal.SIGKILL]
         shown = job.printed()
@@ -74,7 +75,7 @@ def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_th
 
 
 def test_workers_have_a_planned_place_before_init_and_their_own_one_after_it_and_each_reset(tmp_path):
-    """The program compares its environment with its place in each generation."""
+    """Check that the program's environment matches its rank in each generation."""
     hold_back(tmp_path, 3)
     with ElasticJob("numpy", tmp_path, 3, "--min-np", "2") as job:
         first = job.stepped(0, 3)

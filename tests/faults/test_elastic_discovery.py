@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs whose launcher has more descriptors than select() takes, or loses the thread that discovers hosts."""
+"""Elastic jobs whose launcher has more descriptors than select() supports, or loses its host discovery thread."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from faultkit.elastic import ElasticJob, OfferedHosts
 from testkit.launcher import python
 from testkit.processes import run
 
-# Executes its arguments with so many more descriptors open.
+# Program that opens many descriptors, then executes its arguments.
 CROWDED = """
 import os, resource, sys
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -18,7 +18,7 @@ for _ in range(1100):
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
-# horovodrun, whose discovery fails in the thread that calls it again and again, but not before the job.
+# horovodrun with a host discovery that works at the start, but fails in the thread that repeats it.
 BROKEN = """
 import threading
 from horovod.launcher import launch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of its own that starts the workers of an elastic job with ElasticDriver, as integrations of Horovod do."""
+"""A program that starts the workers of an elastic job itself with ElasticDriver, as integrations of Horovod do."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(150)
 
 
 class Integration:
-    """Starts and ends everything as the integrations do; workers run tests/faults/programs/elastic.py."""
+    """Job that is started and ended as integrations do. Its workers run tests/faults/programs/elastic.py."""
 
     def __init__(self, folder, **limits):
         self.reports = Reports()
@@ -50,7 +50,7 @@ class Integration:
         return code, time.time()
 
     def stepped(self, generation, size):
-        """Once all workers of a generation have made a step: their reports by rank."""
+        """Wait until all workers of a generation have made a step. Return their reports by rank."""
 
         def all_of_them(reports):
             steps = [one for one in reports if one["event"] == "stepped" and one["generation"] == generation]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of elastic jobs that are not simply dead: frozen, late, or left alone by their launcher."""
+"""Workers of elastic jobs that are frozen, late, or lose their launcher."""
 
 import signal
 
@@ -15,7 +15,7 @@ from horovod.common.topology import SECRET_VARIABLE, decode_secret
 
 SILENCE_S, FENCE_S = 10, 1
 SHORT_SILENCE_S = 2
-SLACK_S = 6  # of a busy machine
+SLACK_S = 6  # extra time for a busy machine
 
 
 def rendezvous_of(worker: psutil.Process) -> Connection:
@@ -40,7 +40,7 @@ def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_
         third = job.stepped(2, 3)
         assert set(third) == {0, 2, 3}
 
-        # Its birth id, and an old generation, come again.
+        # Its birth id and an old generation are used again.
         survivor = psutil.Process(third[0]["pid"])
         with (
             rendezvous_of(survivor) as late,
@@ -66,7 +66,7 @@ def test_nobody_waits_long_for_a_worker_that_freezes_in_init_or_while_the_others
         first = job.stepped(0, 3)
         job.kill(first[2])
         second = job.stepped(1, 2)
-        # Its replacement, worker 3, gets a place in generation 2, and freezes before it has met the others there.
+        # Its replacement, worker 3, gets a rank in generation 2 and freezes before it takes part in the rendezvous.
         let_come(tmp_path, 3)
         third = job.stepped(3, 2)
         assert set(third) == {0, 1}
@@ -78,7 +78,7 @@ def test_nobody_waits_long_for_a_worker_that_freezes_in_init_or_while_the_others
         fourth = job.stepped_with(3, third)  # with another replacement
         assert set(fourth) == {0, 1, 4}
 
-        # Who survives the one has lost nobody else, and would not notice any more that the other is frozen.
+        # The survivor loses only worker 1, so it would not notice that worker 4 is frozen.
         job.kill(fourth[4], signal.SIGSTOP)
         killed = job.kill(fourth[1])
         fifth = job.stepped_with(1, fourth)

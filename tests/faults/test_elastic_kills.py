@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of one elastic job are killed at random moments, again and again: training is none the worse for it.
+"""Repeated kills of workers of one elastic job at random moments, after which the training result is unchanged.
 
-HOROVOD_TEST_KILLS (10), HOROVOD_TEST_FRAMEWORK (numpy) and HOROVOD_TEST_SEED make it longer, or another.
+HOROVOD_TEST_KILLS (10), HOROVOD_TEST_FRAMEWORK (numpy) and HOROVOD_TEST_SEED change its length and its choices.
 """
 
 import os
@@ -41,5 +41,6 @@ def test_fault_34_any_rank_is_killed_at_random_moments_and_training_is_none_the_
         calm = job.run_out(limit_s=60 + 10 * KILLS)
     print(f"loss {disturbed['loss']}, of a calm run {calm['loss']}; curves {disturbed['curve']} and {calm['curve']}")
     assert disturbed["loss"] == pytest.approx(calm["loss"], rel=0.01)
-    # Stricter: what a wrong step does to weights is forgotten in some dozen steps, but not by the sum of all losses.
+    # This check is stricter: weights recover from a wrong step within some dozen steps, but the sum of all losses does
+    # not.
     assert disturbed["curve"] == pytest.approx(calm["curve"], rel=1e-6)

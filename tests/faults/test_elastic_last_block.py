@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last lines of an elastic job that fails: one block with the cause, after all that its workers have printed."""
+"""The last lines of an elastic job that fails: one block with the cause, after all output of its workers."""
 
 import re
 
@@ -18,7 +18,7 @@ def end(*_):
     print("later words", file=sys.stderr, flush=True)
     os._exit(1)
 """
-# Nobody goes on before the first worker has its handler.
+# All workers wait until the first one has installed its handler.
 LISTENS = """\
 signal.signal(signal.SIGTERM, end)
 if FIRST:
@@ -34,7 +34,7 @@ REMEDY = (
 
 
 def train(folder, source, min_np="2"):
-    """The lines of stderr of a job that fails."""
+    """Run a job that fails, and return the lines of its stderr."""
     script = folder / "train.py"
     script.write_text(LOAD + source)
     done = horovodrun("-np", "2", "--min-np", min_np, *python("")[:1], str(script), limit_s=60, cwd=folder)
@@ -43,7 +43,7 @@ def train(folder, source, min_np="2"):
 
 
 def block_of(lines):
-    """The last lines, from the one that says why the job has failed; and the rows of the table at their end."""
+    """Return the last lines, from the line with the reason on, and the rows of the table at their end."""
     (start,) = [number for number, line in enumerate(lines) if line.startswith("horovodrun: the elastic job ")]
     assert lines.count("who failed, and why:") == 1, lines
     block = lines[start:]
@@ -54,7 +54,7 @@ def block_of(lines):
 
 
 def test_all_workers_raise_in_training(tmp_path):
-    # The barrier: a worker whose hvd.init() fails because another one has raised asks for another place.
+    # Without the barrier, a worker whose hvd.init() fails because another one has raised would ask for a new rank.
     block, rows = block_of(train(tmp_path, "hvd.init()\nhvd.barrier()\nload()\n"))
     why = "it raised FileNotFoundError: no data (exit code 1)"
     first = re.fullmatch(rf"horovodrun: .*\(first failure: worker ([01]) on localhost: {re.escape(why)}\)", block[0])[1]
@@ -82,7 +82,7 @@ def test_a_worker_that_is_ended_prints_before_the_block(tmp_path):
 
 
 def test_workers_that_never_met(tmp_path):
-    """One of them succeeds, so the job is not given up: it has ended, and another has failed."""
+    """Let one worker succeed, so that the job ends because another has failed, and is not given up."""
     block, rows = block_of(train(tmp_path, "FIRST or load()\n", min_np="1"))
     assert rows[0] == "1|localhost|1|exit code 1"
     assert block[0] == "horovodrun: the elastic job has failed: worker 1 on localhost: exit code 1"
@@ -90,7 +90,7 @@ def test_workers_that_never_met(tmp_path):
 
 
 def test_a_function_that_ends_its_process():
-    """No traceback comes back: the error that horovod.run raises has the block."""
+    """Check that the error that horovod.run raises has the block, because no traceback comes back."""
 
     def train():
         import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that freeze before they join an elastic job, or are handed half of a state; failures that others caused."""
+"""Workers that freeze before they join an elastic job or get half of a state, and failures that others caused."""
 
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
@@ -15,7 +15,7 @@ def test_nobody_waits_for_a_worker_that_freezes_while_it_starts_and_it_is_given_
     with ElasticJob("numpy", tmp_path, 2, *flags, env={"TEST_FREEZES": "2"}) as job:
         first = job.stepped(0, 2)
         job.kill(of_rank(1, first))
-        second = job.stepped(1, 1)  # its replacement, worker 2, never comes
+        second = job.stepped(1, 1)  # its replacement, worker 2, never joins
         job.await_printed("worker 2 on localhost failed before it joined: it had not called hvd.init()")
         third = job.stepped(2, 2)
         assert set(third) == {0, 3}
@@ -30,7 +30,7 @@ def test_fault_31_a_peer_that_dies_while_it_hands_over_its_state_is_replaced_by_
         job.kill(of_rank(2, first))
         second = job.stepped(1, 2)
         let_come(tmp_path, 3)
-        last = job.stepped_with(2, second)  # generation 2 has never made a step: worker 0 died while worker 3 joined
+        last = job.stepped_with(2, second)  # generation 2 made no step, because worker 0 died while worker 3 joined
         assert {birth: one["rank"] for birth, one in last.items()} == {1: 0, 3: 1}
         assert {one["steps"] for one in last.values()} == {last[1]["steps"]}
         assert last[1]["steps"] > second[1]["steps"], "nothing is lost but what was not committed"

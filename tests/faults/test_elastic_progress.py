@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 36: whatever happens to a worker before the first commit, training goes on from the checkpoint, or stops."""
+"""Fault 36: whatever happens to a worker before the first commit, training resumes from the checkpoint, or stops."""
 
 import os
 import random
@@ -20,10 +20,10 @@ from horovod.common.lineage import CommitId
 
 LINEAGE = "00112233445566aa"
 KILLED = 128 + signal.SIGKILL
-STEPS, LAST_STEP = 5, 8  # in the checkpoint that is there, and at the end
+STEPS, LAST_STEP = 5, 8  # in the initial checkpoint, and at the end
 COUNT = os.environ.get(
     "HOROVOD_TEST_LINES", "20"
-)  # at how many lines rank 0 is killed, each in a job of its own; or all
+)  # number of lines at which rank 0 is killed, each in a separate job, or "all"
 SEED = int(os.environ.get("HOROVOD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
@@ -42,7 +42,7 @@ def write_checkpoint(folder, steps=STEPS, number=1, commits=None):
 
 
 class Job(ForkedJob):
-    """A job of two workers, one on each of the hosts a and b. Worker 0 is killed at a line; -1: it is not killed."""
+    """A job of two workers, one on each of the hosts a and b. Worker 0 is killed at a line, or not at all with -1."""
 
     def __init__(self, zygote, folder, line=-1, **env):
         super().__init__(zygote, [str(folder), str(line)], {name: str(value) for name, value in env.items()})
@@ -53,7 +53,7 @@ class Job(ForkedJob):
         return [one for one in self.reports if one["event"] == event]
 
     def check_went_on(self, folder, steps=STEPS):
-        """From the checkpoint with so many steps, to the last step."""
+        """Check that training continued from the checkpoint with `steps` steps to the last step."""
         assert self.outcome.exit_code == 0, self.what
         begins, done = self.reported("begins"), self.reported("done")
         assert begins, self.what
@@ -66,7 +66,7 @@ class Job(ForkedJob):
         assert {lineage_of(path) for path in files} == {LINEAGE}, self.what
 
     def check_ended(self, *words):
-        """By an error with these words on every rank, and without a replacement."""
+        """Check that the job ended with an error that contains these words on every rank, without a replacement."""
         assert self.outcome.exit_code == 1, self.what
         assert not self.reported("done"), self.what
         failed = self.reported("failed")
@@ -93,7 +93,7 @@ def test_fault_36_rank_0_is_killed_at_any_line_before_the_first_commit(zygote, t
 
 
 def test_rank_0_raises_before_the_first_sync(zygote, tmp_path):
-    """As when it runs out of memory while it reads its data: an error of the program, and not of the checkpoint."""
+    """Check an error of the program, such as too little memory for its data, unrelated to the checkpoint."""
     write_checkpoint(tmp_path / "checkpoints")
     job = Job(zygote, tmp_path / "checkpoints", TEST_RAISES=1)
     assert "exit code 1" in str(job.said), job.what
@@ -101,8 +101,11 @@ def test_rank_0_raises_before_the_first_sync(zygote, tmp_path):
 
 
 def test_no_worker_without_the_folder_starts_from_nothing(zygote, tmp_path):
-    """Only host a sees the checkpoint. Rank 0, there, is killed once it has told the driver of it, and before it hands
-    the state to rank 1. Its replacement, which sees the checkpoint too, would become rank 0 if it came in time.
+    """Check that no worker starts from nothing if it does not see the checkpoint that another worker sees.
+
+    Only host a sees the checkpoint. Rank 0 on host a is killed after it has reported the checkpoint to the driver and
+    before it sends the state to rank 1. Its replacement sees the checkpoint too, and would become rank 0 if it came in
+    time.
     """
     here, elsewhere = tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints"
     folders = {"TEST_FOLDER_OF_a": here, "TEST_FOLDER_OF_b": elsewhere}
@@ -123,7 +126,7 @@ def test_no_worker_without_the_folder_starts_from_nothing(zygote, tmp_path):
 
 
 def test_a_newcomer_that_sees_another_training_ends_the_job(zygote, tmp_path):
-    """Rank 0, on the only host that sees the checkpoint, is killed before another process knows of it."""
+    """Kill rank 0, on the only host that sees the checkpoint, before another process knows of the checkpoint."""
     here, elsewhere = tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints"
     write_checkpoint(here, commits=1_000_000)
     hold_back(tmp_path, 2)
@@ -151,7 +154,7 @@ def test_a_checkpoint_folder_that_is_a_file_ends_the_job(zygote, tmp_path):
 
 
 def test_two_states_of_one_program_are_not_mixed_up(zygote, tmp_path):
-    """Rank 0 has the first state, and is killed before the first sync of the second, whose checkpoint is newer."""
+    """Kill rank 0 between its first state and the first sync of the second, whose checkpoint is newer."""
     write_checkpoint(tmp_path / "second", 6, number=9)
     first = tmp_path / "first"
     write_checkpoint(first)
@@ -172,7 +175,7 @@ def test_two_states_of_one_program_are_not_mixed_up(zygote, tmp_path):
 
 
 def test_a_job_whose_checkpoints_are_all_broken_ends_and_names_them(tmp_path):
-    """As the launcher shows it: no replacement, nothing deleted, not exit code 0."""
+    """Check the launcher's result: no replacement, nothing deleted, and an exit code other than 0."""
     folder = tmp_path / "checkpoints"
     for number in (1, 2, 3):
         write_checkpoint(folder, number=number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs with spares, workers that are preempted, stuck, lost together, or lost below the minimum."""
+"""Elastic jobs with spares, and workers that are preempted, stuck, lost together, or lost below the minimum."""
 
 import signal
 from contextlib import suppress
@@ -11,7 +11,7 @@ from testkit.awaiting import await_that
 
 
 def family(job):
-    """The workers that run, by birth id."""
+    """Return the running workers by birth id."""
     found = {}
     for process in psutil.Process(job.processes[0].pid).children(recursive=True):
         try:
@@ -24,7 +24,7 @@ def family(job):
 
 
 def waiting_spare(job, members):
-    """Once a worker beyond the members waits for the driver: it has a connection, and sleeps."""
+    """Wait until a worker beyond the members waits for the driver, that is, has a connection and sleeps. Return it."""
 
     def find():
         for birth, process in family(job).items():
@@ -69,12 +69,12 @@ class StuckJob(ElasticJob):
 
 
 def test_a_worker_that_is_stuck_is_reported_with_its_stack_and_replaced(tmp_path):
-    # Half of that time is left for its answer, on a busy machine.
+    # Half of this timeout is left for the worker's answer, on a busy machine.
     flags = ("--min-np", "1", "--spares", "1", "--progress-timeout-seconds", "5", "--replace-stuck-workers")
     with StuckJob(tmp_path, 2, *flags) as job:
         first = job.stepped(0, 2)
         birth, _ = waiting_spare(job, first)
-        if birth == 1:  # it was the slowest
+        if birth == 1:  # worker 1 was the slowest and became the spare
             job.kill(of_rank(1, first))
             first = job.stepped(1, 2)
             waiting_spare(job, {*first, 0, 1, 2})
@@ -95,7 +95,7 @@ def test_fault_8_two_are_lost_at_once_and_one_more_while_the_rest_meets(tmp_path
         first = job.stepped(0, 4)
         for rank in (0, 2):
             job.kill(of_rank(rank, first))
-        job.kill(of_rank(3, first))  # while the others have hardly heard of it
+        job.kill(of_rank(3, first))  # while the others have hardly noticed the first loss
         survivor = of_rank(1, first)
 
         def all_are_back(reports):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What outlives workers of an elastic job: process sets, timeline, tuning; what outlives them all: checkpoints."""
+"""What survives the loss of workers: process sets, timeline and tuning. Checkpoints survive the loss of all workers."""
 
 import json
 
@@ -20,7 +20,7 @@ TUNING = {
 
 
 def sets(reports):
-    """The birth ids in both sets, as all of their members see them."""
+    """Return the birth ids in both sets, on which all of their members must agree."""
     found = []
     for name in ("pair", "last"):
         seen = [one[name] for one in reports.values() if one[name] is not None]
@@ -30,20 +30,20 @@ def sets(reports):
 
 
 def commits(path):
-    """The times that commits took, in a timeline."""
+    """Return the durations of the commits in a timeline."""
     events = json.loads(path.read_text())
     return [event["dur"] for event in events if event.get("name") == "COMMIT"]
 
 
 def await_on_disk(folder, steps, limit_s=30):
-    """Until a checkpoint holds so many: commits that come while one is written are left out."""
+    """Wait until a checkpoint holds `steps` steps. Commits that come while one is being written are skipped."""
     await_that(
         lambda: any(read_steps(path) >= steps for path in list_files(folder)), limit_s, lambda: list_files(folder)
     )
 
 
 def read_steps(path):
-    """Of a checkpoint that the job may take away at any moment: only the newest are kept."""
+    """Return the steps of a checkpoint, or -1 if the job has deleted the file, because it keeps only the newest."""
     try:
         return checkpoint_file.read(path)["values"]["steps"]
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert all(text in one["refusal"] for one in second.values())
 
         let_come(tmp_path, 3)
-        third = job.stepped(2, 3)  # with a replacement, in its predecessor's place
+        third = job.stepped(2, 3)  # with a replacement that takes its predecessor's rank
         assert sets(third) == [{0, 1}, {3}]
         job.kill(third[0])  # rank 0, which wrote the checkpoints
         assert sets(job.stepped(3, 2)) == [{1}, {3}]
@@ -77,7 +77,7 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert sets(last) == [{1, 4}, {3}]
 
         later = [*second.values(), *third.values(), *last.values()]
-        assert {one["autotune"] for one in later} == {"off"}  # found once for all
+        assert {one["autotune"] for one in later} == {"off"}  # the tuned values are kept
         assert all(one["tuned"] == tuned for one in later)
         job.await_report("committed", birth=1, generation=4)
         await_on_disk(folder, third[1]["steps"])
@@ -85,7 +85,7 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert job.wait(limit_s=60) != [0]
 
     assert commits(tmp_path / "trace.json")
-    for generation in (1, 3):  # the writer of those of 2 and 4 was killed, maybe before it wrote
+    for generation in (1, 3):  # the writers of generations 2 and 4 were killed, perhaps before they wrote
         assert commits(tmp_path / f"trace.generation-{generation}.json")
     assert (tmp_path / "trace.generation-2.json").exists()
     assert not [path for path in folder.iterdir() if path.suffix != ".hvd" and not path.name.endswith(".tmp")]
@@ -97,7 +97,9 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert {reports[birth] for birth in (1, 2, 3)} == {None}
         assert {one["steps"] for one in after.values()} == {after[0]["steps"]}
         assert after[0]["steps"] > third[1]["steps"]
-        assert after[0]["weight"] == after[0]["steps"]  # a gradient is 1 everywhere: nothing half loaded
+        # Each step adds a gradient of 1, so a partly loaded state would differ.
+        assert after[0]["weight"] == after[0]["steps"]
         done = again.finish(4)
     newest, _ = list_files(folder)
-    assert checkpoint_file.read(newest)["values"]["steps"] == done[0]["steps"]  # the end of training waits for the last
+    # Training ends only after the last checkpoint is written.
+    assert checkpoint_file.read(newest)["values"]["steps"] == done[0]["steps"]

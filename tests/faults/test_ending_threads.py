@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 42: a program ends while threads of it are inside calls of ours. Its exit code is its own; it is never aborted.
+"""Fault 42: a program ends while its threads are inside calls of Horovod, and is never aborted by that.
 
-HOROVOD_TEST_ENDS (3) is how often, HOROVOD_TEST_SEED makes another series of moments.
+It ends with the exit code that it chose. HOROVOD_TEST_ENDS (3) is the number of repetitions, and HOROVOD_TEST_SEED
+chooses the moments.
 """
 
 import importlib.util
@@ -29,9 +30,9 @@ MODULES = {
 }
 
 
-# A kind of a job of its own: a rank that has joined takes part in what the other rank calls.
+# These run in a separate job, because a rank that has joined takes part in all calls of the other rank.
 JOINS = {"numpy": "numpy.join:waits", "torch": "torch.join:waits"}
-# So soon that the engine asks Python about threads that wait (numpy.alone) while the program ends.
+# Look for deadlocks so soon that the engine asks Python about waiting threads (numpy.alone) while the program ends.
 ASKS_AT_ONCE = {"HOROVOD_DEADLOCK_CHECK_TIME_SECONDS": "0.02"}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 21: many lives in one process leave nothing in it; use at wrong moments and from many threads is defined."""
+"""Fault 21: many worlds in one process leave nothing behind, and misuse and many threads have defined results."""
 
 import pytest
 from faultkit.jobs import PlainJob, program

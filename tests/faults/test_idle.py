@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that nobody uses costs nothing; hvd.init() leaves the program's threads, affinity and settings alone."""
+"""An idle engine uses almost no processor time; hvd.init() does not change the program's threads or settings."""
 
 import pytest
 from faultkit.jobs import PlainJob, program
@@ -19,8 +19,9 @@ def test_an_idle_engine(hosts, env):
         assert len(report["added"]) == 1, report["added"]
         assert all(cores == report["whole"] for cores in report["affinity"].values()), report
         assert report["left"] == 0
-        assert report["cpu"] < 0.01 * report["idle_s"], report  # one percent
-        assert sum(report["woken"].values()) <= 20 * report["idle_s"], report  # heartbeats, a few a second; no polling
+        assert report["cpu"] < 0.01 * report["idle_s"], report  # one percent of a core
+        # A few heartbeats a second, and no polling.
+        assert sum(report["woken"].values()) <= 20 * report["idle_s"], report
 
 
 def test_who_has_told_something_to_a_rank_that_had_nothing_to_tell_hears_that_it_is_alive():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 39: a rank raises and takes seconds to end. It is the first failure, and the others know its error at once."""
+"""Fault 39: a rank raises and takes seconds to end. It is the first failure, and the others get its error at once."""
 
 import json
 import re
@@ -13,13 +13,14 @@ from testkit.speed import patience
 import horovod
 
 PROGRAMS = Path(__file__).parent / "programs"
-LINGER_S = 2.5  # longer than the launcher waits for a better cause than ranks that lost a peer
+LINGER_S = 2.5  # longer than the launcher waits for a first failure other than a rank that lost a peer
 GRACE_S = 5.0
-GOES_ON_S = 15.0  # an elastic job, with a replacement for the rank that raised; far less than its process may take
-SOON_S = 2.0  # "at once" on a busy machine: without the reports it takes LINGER_S
+# Time for an elastic job to continue with a replacement, far less than the process that raised may take to end.
+GOES_ON_S = 15.0
+SOON_S = 2.0  # "at once" on a busy machine; without the reports it would take LINGER_S
 
 BOOM = "rank 1 raised ValueError: boom"
-# How rank 1 ends: what the others are told, and the exit code.
+# Ways in which rank 1 ends, each with the reason that the others receive and the exit code.
 WAYS = {
     "a handler of atexit": (BOOM, 1),
     "a joined thread": (BOOM, 1),
@@ -31,7 +32,7 @@ WAYS = {
 
 
 def leave(way, ranks=2, linger_s=LINGER_S):
-    """A job in which rank 1 ends; what it printed, and what each rank reports."""
+    """Run a job in which rank 1 ends. Return its output and the reports of the ranks."""
     return job_of("leaving.py", way, str(linger_s), ranks=ranks)
 
 
@@ -66,7 +67,7 @@ def test_fault_39_the_rank_that_raised_is_the_first_failure(way):
 @pytest.mark.promise
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed here")
 def test_fault_39_the_rank_that_raised_in_a_program_of_torch_distributed_alone():
-    """A group that was destroyed before does not mean that this rank fails because of another."""
+    """Check that a group that was destroyed earlier does not make this rank's failure a consequence of another."""
     done, reports = job_of("leaving_distributed.py", str(LINGER_S))
     errors = [one["error"] for one in reports if "error" in one]
     assert [BOOM in error for error in errors] == [True], done.stderr
@@ -81,7 +82,7 @@ def test_fault_39_the_rank_that_raised_in_a_program_of_torch_distributed_alone()
 @pytest.mark.promise
 @pytest.mark.parametrize("way", ["an early handler of atexit", "in a process set"])
 def test_fault_39_one_of_four_that_does_not_end_in_the_grace(way):
-    """Another rank ends with an error that does not show that it only lost a peer."""
+    """Let another rank end with an error that does not show that it only lost a peer."""
     done, reports = leave(way, 4, linger_s=60)
     check_others(reports, 4, BOOM)
     assert done.returncode == 1

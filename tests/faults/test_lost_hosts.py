@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with a network between them: a job across it is right, and a cable pulled out of it ends the job in time."""
+"""Hosts with a network between them: a job across it gives right results, and ends in time if the network is cut."""
 
 import signal
 import time
@@ -12,7 +12,7 @@ from testkit.hosts import Network
 
 
 def served_by_rank_0(network: Network, **more: str) -> dict[str, str]:
-    """On its own host, where every port is free."""
+    """Return variables with which rank 0 serves the rendezvous, on its own host, where every port is free."""
     return variables.self_served(29500, network.addresses["a"]) | more
 
 
@@ -21,7 +21,7 @@ def served_by_rank_0(network: Network, **more: str) -> dict[str, str]:
     [
         ("a:2,b:2", {}),
         ("a:2,b:1", {"HOROVOD_TCP_STREAMS": "2"}),
-        # Ranks that are told to be on one host but cannot reach each other's memory.
+        # Ranks that seem to be on one host but cannot access each other's memory.
         ("a:1,b:1", {"HOROVOD_HOSTNAME": "same"}),
     ],
     ids=["equal hosts", "unequal hosts", "one name for two hosts"],
@@ -54,7 +54,7 @@ def test_fault_4_a_host_that_vanishes_is_noticed_by_its_silence(network):
 
 @pytest.mark.promise
 def test_links_of_one_rank_that_are_dead_while_all_ranks_are_well():
-    """They carry data alone, and by other links everybody gives signs of life.
+    """Cut links that carry only data, while every rank still shows signs of life over other links.
 
     The first two ranks of a host may also have links for small tensors.
     """

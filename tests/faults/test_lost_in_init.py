@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank dies, leaves or freezes inside hvd.init(), after the ranks have met: the others learn who, in time."""
+"""A rank dies, leaves or freezes inside hvd.init(), after the rendezvous: the others learn in time which rank."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ LIMIT_S = {"kill": 2, "exit": 2, "stop": TIMEOUT_S + 3}
 
 
 def by_themselves(command: list[str], hosts: str, env: dict[str, str]) -> Job:
-    """Plain variables only: rank 0 serves the rendezvous."""
+    """Start a job with plain variables only, in which rank 0 serves the rendezvous."""
     return PlainJob(command, hosts, env | variables.self_served(variables.free_port()))
 
 
@@ -33,24 +33,24 @@ def await_end(pid: int) -> None:
 
 
 def check_end(job: Job, victim: int, fault: str) -> None:
-    """The right exit codes, and horovodrun reports the right failure first."""
+    """Check the exit codes, and that horovodrun reports the right failure first."""
     if len(job.processes) > 1:
         if fault == "stop":
             os.kill(job.processes[victim].pid, signal.SIGKILL)
         code = 0 if fault == "exit" else -signal.SIGKILL
         assert job.wait(limit_s=20) == [code if rank == victim else 1 for rank in range(job.size)]
         return
-    if fault == "stop":  # else horovodrun waits for it to obey
+    if fault == "stop":  # otherwise horovodrun would wait for the stopped rank
         for failure in job.reports.of("failed").values():
             await_end(failure["pid"])
-        with suppress(ProcessLookupError):  # horovodrun has not waited any longer
+        with suppress(ProcessLookupError):  # the process is gone if horovodrun did not wait longer
             os.kill(job.reports.of("reached")[victim]["pid"], signal.SIGKILL)
     assert job.wait(limit_s=20) == [128 + signal.SIGKILL if fault == "kill" else 1]
     shown = job.printed()
     report = shown[shown.index("horovodrun: rank") :].splitlines()[0]
     if fault == "kill":
         assert report.startswith(f"horovodrun: rank {victim} "), shown
-    else:  # one of those who found out
+    else:  # the report names one of the ranks that noticed the loss
         assert not report.startswith(f"horovodrun: rank {victim} "), shown
         assert f": rank {victim} is lost (on host" in shown, shown
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank dies or freezes in the middle of collectives: the others learn who, in time, over every transport."""
+"""A rank dies or freezes during collectives: the others learn in time which rank, over every transport."""
 
 import re
 import signal
@@ -8,7 +8,7 @@ import time
 import pytest
 from faultkit.jobs import Job, LaunchedJob, PlainJob, program
 
-SLACK_S = 3  # of a busy machine, beyond what a test asks for
+SLACK_S = 3  # extra time for a busy machine, beyond the limit that a test checks
 TCP = {"HOROVOD_SHARED_MEMORY": "0"}
 PLACES = {
     "shared memory": (3, [], {}),
@@ -33,7 +33,7 @@ def check_failures(job: Job, survivors: list[int], victim: int, since: float, li
 
 
 @pytest.mark.promise
-@pytest.mark.timeout(150)  # all ranks of one of the places import torch, and its compiler with the optimizer
+@pytest.mark.timeout(150)  # for one of the places all ranks import torch, and its compiler with the optimizer
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_fault_1_and_5_a_killed_rank_is_named_to_all(place, victim):
@@ -68,13 +68,14 @@ def test_fault_3_a_frozen_rank_is_declared_dead_and_finds_out_when_it_thaws(host
         thawed = job.signal(victim, signal.SIGCONT)
         failure = job.failed([victim], limit_s=20)[victim]
         assert failure["at"] - thawed < SLACK_S
-        assert failure["lost_rank"] == victim, failure  # it hears of its own loss, not merely that the others left
+        # It learns that it was given up itself, not merely that the others left.
+        assert failure["lost_rank"] == victim, failure
         assert job.wait(limit_s=20) == [1, 1, 1]
 
 
 @pytest.mark.promise
 def test_a_frozen_rank_whose_letter_box_is_full_finds_out_when_it_thaws():
-    # Rank 1 needs a part of this time for its requests: after it, they fail.
+    # Rank 1 needs a part of this time for its requests, which fail afterwards.
     with PlainJob(program("flood"), "a:2", {"HOROVOD_PEER_TIMEOUT_SECONDS": "5"}) as job:
         job.ready()
         job.signal(0, signal.SIGSTOP)
@@ -83,7 +84,7 @@ def test_a_frozen_rank_whose_letter_box_is_full_finds_out_when_it_thaws():
         assert "no sign of life" in job.failed([1], limit_s=20)[1]["text"]
         job.processes[1].wait(20)
         thawed = job.signal(0, signal.SIGCONT)
-        failure = job.failed([0], limit_s=20)[0]  # that rank 1 gave it up had no room in the box any more
+        failure = job.failed([0], limit_s=20)[0]  # the notice that rank 1 gave it up found no room in the full inbox
         assert failure["at"] - thawed < SLACK_S
         assert failure["lost_rank"] == 0, failure
         assert re.search(r"rank 0 is lost \(on host 'a'\): .*no sign of life for 5 s", failure["text"]), failure

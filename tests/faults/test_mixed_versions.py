@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 32: a rank of another release is refused at the rendezvous; everyone is shown the hosts and their versions."""
+"""Fault 32: a rank of another release is refused at the rendezvous; every rank shows the hosts and their versions."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 20: values, shapes and layouts that nobody expects give the right result or a clear refusal."""
+"""Fault 20: unusual values, shapes and layouts give the right result or a clear refusal."""
 
 import pytest
 from faultkit.jobs import PlainJob, program

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 23 and restricted machines: without memfd, pidfd or room in /dev/shm, in other namespaces, all still works."""
+"""Fault 23 and restricted machines: jobs work without memfd, pidfd or room in /dev/shm, and in other namespaces."""
 
 import pytest
 from faultkit.jobs import Job, LaunchedJob, PlainJob, program
 
-# A shell of its own mount namespace with a /dev/shm of 1 MB, full if asked for; it then becomes the command.
+# Shell command for a new mount namespace with a small /dev/shm, full if asked for. It then executes its arguments.
 SMALL_SHM = """
 mount -t tmpfs -o size={size} tmpfs /dev/shm && {fill} exec "$@"
 """
@@ -39,7 +39,7 @@ def test_fault_23_no_memory_to_share(size, fill):
 
 
 def test_fault_23_a_small_dev_shm_is_enough():
-    """64 MB, as containers have it: the arenas of two ranks fit, nothing falls back and nothing is said."""
+    """Check that 64 MB, as in containers, hold the arenas of two ranks without a fallback or a warning."""
     prefix = ["unshare", "--mount", "sh", "-c", SMALL_SHM.format(size="64m", fill=""), "sh"]
     with LaunchedJob(program("restricted", "memfd_create"), 2, prefix=prefix) as job:
         check_done(job, by_memory=1, by_socket=0)
@@ -47,7 +47,7 @@ def test_fault_23_a_small_dev_shm_is_enough():
 
 
 def test_fault_23_memory_refused_to_one_rank_only():
-    """Each rank has a /dev/shm of its own, that of rank 1 is full: what they use must suit both."""
+    """Check that ranks use a transport that works for both: each has its own /dev/shm, and rank 1's is full."""
 
     def wrap(slot):
         fill = FILL if slot.rank == 1 else ""

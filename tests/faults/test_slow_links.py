@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link that takes 20 ms each way, loses packets and stands still for seconds: the job only takes longer."""
+"""A link that takes 20 ms each way, loses packets and stalls for seconds: the job only takes longer."""
 
 from faultkit.jobs import PlainJob, program
 from testkit import variables
@@ -7,7 +7,8 @@ from testkit.hosts import Network
 from testkit.slow_links import SlowLink
 
 STALL_S = 2.0
-IN_COLLECTIVES = 700  # frames of about 2200: attempts to reach a rank that starts late are a few hundred at most
+# Frame at which the stall begins, of about 2200; a few hundred at most are attempts to reach a rank that starts late.
+IN_COLLECTIVES = 700
 
 
 def test_a_job_completes_over_a_slow_and_lossy_link_that_stalls(network: Network) -> None:
@@ -20,5 +21,5 @@ def test_a_job_completes_over_a_slow_and_lossy_link_that_stalls(network: Network
     finally:
         stalls = link.close()
     assert len(stalls) == 1
-    # The stall fell into the collectives, not into the start.
+    # The stall came during the collectives, not during the start.
     assert all(report["slowest"] > STALL_S / 2 for report in finished.values()), finished

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 34: an elastic job under random faults for a while, with its invariants checked all the time.
+"""Fault 34: an elastic job under random faults, with its invariants checked all the time.
 
-HOROVOD_TEST_SOAK_S (seconds, 180), HOROVOD_TEST_SOAK_FAULTS (ends earlier once there were so many), HOROVOD_TEST_SEED.
+HOROVOD_TEST_SOAK_S is its duration in seconds (180). HOROVOD_TEST_SOAK_FAULTS ends it earlier, after that many faults.
+HOROVOD_TEST_SEED chooses the faults.
 """
 
 import os
@@ -14,8 +15,8 @@ from faultkit.training import Training
 SECONDS = float(os.environ.get("HOROVOD_TEST_SOAK_S", "180"))
 FAULTS = int(os.environ.get("HOROVOD_TEST_SOAK_FAULTS", "1000000"))
 SEED = int(os.environ.get("HOROVOD_TEST_SEED") or time.time_ns() % 1_000_000)
-MOST = {"left": 3, "right": 2}  # slots of hosts, both of them this machine: memory is shared only within one
-RECOVERY_S = 60  # a bound for a busy machine; what it takes is printed
+MOST = {"left": 3, "right": 2}  # slots of hosts, both of which are this machine but share memory only within themselves
+RECOVERY_S = 60  # a limit for a busy machine; the actual time is printed
 
 
 @pytest.mark.timeout(SECONDS + 240)

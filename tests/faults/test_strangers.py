@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults 24, 25 and 27 against the open ports of a running job: it does not notice, and nothing is believed."""
+"""Faults 24, 25 and 27 on the open ports of a running job: the job continues, and no forged message is accepted."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from faultkit.jobs import LaunchedJob, program
 from faultkit.strangers import Dripping, crowd, echo, garbage, rush, speak
 
 MEBIBYTE = 1 << 20
-WAITED_S = 3  # whoever waits for a stranger waits until that one is dropped, which takes longer
+WAITED_S = 3  # a rank that waited for a stranger would wait longer, until the stranger is dropped
 
 
 def listening(pids: list[int]) -> set[int]:
-    """The TCP ports that these processes listen on."""
+    """Return the TCP ports on which these processes listen."""
     ports = set()
     for pid in pids:
         for connection in psutil.Process(pid).net_connections("tcp"):
@@ -41,7 +41,7 @@ def test_faults_24_25_and_27_strangers_at_every_port(env, tmp_path):
             for port in ports:
                 speak(port, os.urandom(100))
             grown = [psutil.Process(pid).memory_info().rss - rss for pid, rss in zip(pids, before, strict=True)]
-            job.signal(0, signal.SIGUSR1)  # the ranks now also start anew, in the middle of the crowd
+            job.signal(0, signal.SIGUSR1)  # the ranks also initialise again, while the strangers are connected
             finished = job.reports.await_event("finished", [0, 1], limit_s=20)
             assert job.wait(limit_s=20) == [0], job.printed()
     assert max(grown) < 32 * MEBIBYTE
@@ -62,7 +62,7 @@ def test_fault_24_bytes_that_drip_are_dropped_in_time():
 
 
 def local_listeners(pids: list[int]) -> list[str]:
-    """The names of the unix sockets on which these processes listen."""
+    """Return the names of the unix sockets on which these processes listen."""
     held = {file for pid in pids for file in open_files(pid)}
     with open("/proc/net/unix") as table:
         rows = [line.split() for line in table][1:]
@@ -70,7 +70,7 @@ def local_listeners(pids: list[int]) -> list[str]:
 
 
 def test_fault_24_ten_thousand_connections_to_every_port():
-    """Three ports; the unix sockets over which the ranks of a host meet are closed once they have met."""
+    """Check three TCP ports. The ranks of a host close their unix sockets once they are connected."""
     with LaunchedJob(program("loop"), 2) as job:
         pids = [report["pid"] for report in job.ready().values()]
         everyone = [*pids, job.processes[0].pid]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose ranks do not do the same: skipped and different collectives, early ends, an error on one rank."""
+"""Programs whose ranks differ: skipped and different collectives, early ends, an error on one rank."""
 
 import re
 import signal
@@ -26,13 +26,13 @@ def test_fault_18_a_late_rank_is_named_once_by_everybody_who_waits():
         job.ready()
         for waiting in (0, 2):
             assert "before" in await_text(job, waiting, WARNING, limit_s=20)[2]
-        time.sleep(1.5)  # more than one further look of the inspector, which must keep quiet
+        time.sleep(1.5)  # longer than one more look of the inspector, which must not warn again
         job.signal(1, signal.SIGUSR1)
         assert job.wait(limit_s=20) == [0, 0, 0]
         assert [job.printed(rank).count("WARNING") for rank in range(3)] == [1, 0, 1], job.printed_by_all()
 
 
-# What follows a warning: where the missing rank is.
+# The text after a warning: where the missing rank is.
 HERE = re.compile(r"\[horovod\] rank 1, which is missing, is here: (.*\n(?: .*\n)*)")
 
 
@@ -82,7 +82,7 @@ def test_fault_18_a_missing_rank_that_keeps_the_gil_or_is_frozen_delays_nobody()
 
 def test_fault_18_a_rank_that_does_something_else_ends_the_job_if_asked():
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    env["HOROVOD_DEADLOCK_CHECK_TIME_SECONDS"] = "0"  # it would come first
+    env["HOROVOD_DEADLOCK_CHECK_TIME_SECONDS"] = "0"  # it would report first
     with PlainJob(program("stall", "different"), "a:3", env) as job:
         ready = [report["at"] for report in job.ready().values()]
         failures = job.failed([0, 1, 2], limit_s=20)
@@ -115,7 +115,7 @@ def test_fault_16_the_error_of_one_rank_is_shown_first_and_whole():
     report = shown[shown.index("horovodrun: rank") :]
     assert report.startswith("horovodrun: rank 1 "), shown
     assert "KeyError: 'a mistake of the user'" in report
-    assert shown.count("Traceback") == 1, shown  # as it was written; the report has the frames alone
+    assert shown.count("Traceback") == 1, shown  # the report has only the frames, so this is the rank's own traceback
 
 
 def test_fault_14_a_worker_of_an_old_generation_is_refused_and_the_job_goes_on():

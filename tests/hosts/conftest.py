@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three hosts with real sshd, as network namespaces. They are made once; a test that breaks one mends it."""
+"""Three hosts with real sshd, as network namespaces. They are made once; a test that breaks one repairs it."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from testkit.needs import need
 from testkit.processes import Process, run
 from testkit.ssh import SshHosts, missing
 
-# A job here is a dozen processes: on a machine that is busy with other things they take their time.
+# A job here has a dozen processes, which take their time on a busy machine.
 LIMIT_S = 90
 
 
@@ -33,7 +33,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
 
 @pytest.fixture
 def on_h1(hosts: SshHosts) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command on h1 to its end."""
+    """Return a function that runs a command on h1 to its end."""
 
     def start(*words: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         environment = {"HOROVOD_SSH_COMMAND": hosts.ssh, **(env or {})}
@@ -52,7 +52,7 @@ def horovodrun(on_h1: Callable[..., Any]) -> Callable[..., subprocess.CompletedP
 
 @pytest.fixture
 def launch(hosts: SshHosts) -> Iterator[Callable[..., Process]]:
-    """Starts horovodrun on h1; what still runs of it at the end is killed."""
+    """Yield a function that starts horovodrun on h1. Jobs that still run at the end are killed."""
     with ExitStack() as stack:
 
         def start(*words: str) -> Process:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.counters() beside what the kernel counts at the hosts' network interfaces."""
+"""hvd.counters() compared with the kernel's counters of the hosts' network interfaces."""
 
 import json
 import sys
@@ -14,14 +14,14 @@ MOVED = 50_000_000
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_they_agree_with_the_interfaces_to_five_percent(horovodrun, slots):
-    """The rest are headers, acknowledgements, and what the launcher says meanwhile."""
+    """Check the counters. The difference is headers, acknowledgements and messages of the launcher."""
     done = horovodrun("-H", f"h2:{slots},h3:{slots}", *PROGRAM)
     assert done.returncode == 0, done.stderr
     found = {rank: json.loads(lines[-1]) for rank, lines in lines_by_rank(done.stdout).items()}
     assert sorted(found) == list(range(2 * slots))
     for host in ([0, 1], [2, 3]) if slots == 2 else ([0], [1]):
         ours = [found[rank] for rank in host]
-        # Every rank of the host looked at the one interface; each counts its own bytes alone.
+        # All ranks of a host read the same interface, while each counts only its own bytes.
         for interface in ours:
             for way in ("sent", "received"):
                 counted = sum(rank[way] for rank in ours)

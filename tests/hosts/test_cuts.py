@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs on hosts that do not reach each other, while the launcher reaches all of them (faults 13 and 37).
+"""Elastic jobs on hosts that cannot reach each other, while the launcher reaches all of them (faults 13 and 37).
 
-HOROVOD_TEST_CUTS (3) and HOROVOD_TEST_SEED make the random cuts longer, or others.
+HOROVOD_TEST_CUTS (3) and HOROVOD_TEST_SEED change the number of random cuts and their choice.
 """
 
 import os
@@ -18,16 +18,16 @@ from testkit.speed import patience
 CUTS = int(os.environ.get("HOROVOD_TEST_CUTS", "3"))
 SEED = int(os.environ.get("HOROVOD_TEST_SEED") or time.time_ns() % 1_000_000)
 LIMIT_S = 60
-PEER_TIMEOUT_S = 4  # a rank of a busy machine is not silent for so long
+PEER_TIMEOUT_S = 4  # long enough for ranks on a busy machine
 QUICK = {"HOROVOD_PEER_TIMEOUT_SECONDS": str(PEER_TIMEOUT_S), "HOROVOD_CUT_PROBE_SECONDS": "1"}
 PAIR = ("h2", "h3")
-LISTENING, SSH_PORT = "0A", 22  # as /proc/net/tcp has them
-# Ports are filtered before the first collective, so that workers cannot connect at all.
+LISTENING, SSH_PORT = "0A", 22  # values as in /proc/net/tcp
+# A pause that gives the test time to filter ports before the first collective, so that workers cannot connect at all.
 SLOW_TO_BEGIN = {"TEST_PAUSE_AFTER_INIT": "0.5"}
 
 
 class CutJob(ElasticJob):
-    """Its steps are on record, so that it is known what was trained, and by whom."""
+    """Elastic job that records its steps, so that the test knows which workers trained when."""
 
     def __init__(self, hosts, folder, size, *flags, env=None):
         self._log = folder / "steps"
@@ -35,7 +35,7 @@ class CutJob(ElasticJob):
         super().__init__("numpy", folder, size, *flags, prefix=hosts.inside("h1"), env=env)
 
     def _newest(self):
-        """Generation and size of the newest generation that has made a step."""
+        """Return the generation and the size of the newest generation that has made a step."""
         found = [one for one in self.reports.all if one["event"] == "stepped"]
         return max((one["generation"], one["size"]) for one in found)
 
@@ -51,7 +51,7 @@ class CutJob(ElasticJob):
         return self.stepped(*newest)
 
     def finish_exactly(self, size):
-        """Let it end, with the weights that its steps give, and with one group that trains at a time."""
+        """End the job. Check that the weights match its steps, and that only one group of workers trained at a time."""
         done = self.finish(size)[0]
         assert done["weights"] == 8 * sum(7 * step + 3 for step in range(done["steps"]))
         steps = sorted(tuple(map(int, line.split())) for line in self._log.read_text().splitlines())
@@ -89,14 +89,14 @@ def full_cut(network):
 
 
 def listening_ports(pid):
-    """Return the IPv4 ports on which workers of this process's host listen: all but sshd's."""
+    """Return the IPv4 ports on which workers of this process's host listen, without that of sshd."""
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return {int(row[1].partition(":")[2], 16) for row in rows if row[3] == LISTENING} - {SSH_PORT}
 
 
 @contextmanager
 def filtered_ports(network, pid):
-    """Drop what h3 sends to wherever this worker on h2 listens, in every generation. All other ports are open."""
+    """Drop packets from h3 to every port on which this worker on h2 listens, in every generation."""
     closed = set()
     is_over = threading.Event()
 
@@ -121,7 +121,7 @@ def test_fault_37_two_of_three_hosts_do_not_reach_each_other(hosts, start):
     network = hosts.network
     with start(3, "--min-np", "1", "-H", "h1:1,h2:1,h3:1", env=SLOW_TO_BEGIN) as job:
         whole = first = job.stepped(0, 3)
-        for cut in (full_cut, one_way_cut):  # h2, h1 and h3 are in a line
+        for cut in (full_cut, one_way_cut):  # the hosts are in a row: h2, h1, h3
             with cut(network):
                 rest = job.stepped_with(2, whole, LIMIT_S)
                 assert {birth: first[birth]["pid"] for birth in (0, 1)} == pids(rest)
@@ -136,7 +136,7 @@ def test_fault_37_two_of_three_hosts_do_not_reach_each_other(hosts, start):
         job.stepped_with(3, rest, LIMIT_S)
         assert "workers 1 and 2 try to reach each other again" in job.printed()
 
-        for _ in range(2):  # a link that flaps
+        for _ in range(2):  # an unstable link
             with full_cut(network):
                 time.sleep(PEER_TIMEOUT_S)
             time.sleep(0.5)
@@ -146,7 +146,7 @@ def test_fault_37_two_of_three_hosts_do_not_reach_each_other(hosts, start):
 
 @pytest.mark.timeout(120 + 30 * CUTS)
 def test_faults_13_and_37_random_cuts_end_in_a_whole_job_with_exact_weights(hosts, start):
-    """The launcher has no workers of its own, the hosts have two and one."""
+    """Cut a job without workers on the launcher's host, and with two and one on the others."""
     print(f"HOROVOD_TEST_SEED={SEED}")
     dice = random.Random(SEED)
     with start(3, "--min-np", "2", "-H", "h2:2,h3:1") as job:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of docs/hosts.md that ssh hosts can run, as they stand there."""
+"""The commands of docs/hosts.md that hosts with ssh can run, exactly as the page shows them."""
 
 import os
 import re
@@ -14,7 +14,7 @@ PROGRAM = "import socket, horovod.numpy as hvd\nhvd.init()\nprint(socket.gethost
 
 
 def commands():
-    """What is typed in the section on ssh; its hosts are called h1 and h2 here."""
+    """Return the commands of the section on ssh, with the hosts renamed to h1 and h2."""
     page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
     section = page[page.index("\n## ssh\n") : page.index("\n## More pages\n")]
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs on several hosts, which come, go, and are lost with all that runs on them.
+"""Elastic jobs on several hosts that are added, removed, and lost together with all of their processes.
 
-HOROVOD_TEST_FROZEN (3): in how many jobs an agent is frozen. HOROVOD_TEST_SEED: which one, and when.
+HOROVOD_TEST_FROZEN (3) is the number of jobs in which an agent is frozen. HOROVOD_TEST_SEED chooses the agent and the
+time.
 """
 
 import os
@@ -21,7 +22,7 @@ from testkit.speed import patience
 from horovod.launcher.elastic.state import LOSS_S
 
 SILENCE_S = 10
-SLACK_S = 8  # of a busy machine
+SLACK_S = 8  # extra time for a busy machine
 FROZEN_AGENTS = int(os.environ.get("HOROVOD_TEST_FROZEN", "3"))
 JOBS_AT_ONCE = 3
 SEED = int(os.environ.get("HOROVOD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -29,7 +30,7 @@ SEED = int(os.environ.get("HOROVOD_TEST_SEED", random.SystemRandom().randrange(1
 
 @pytest.fixture
 def elastic(hosts, tmp_path):
-    """Starts a job whose launcher runs on h1."""
+    """Return a function that starts a job whose launcher runs on h1."""
 
     def start(size, *flags):
         place = {"prefix": hosts.inside("h1"), "env": {"HOROVOD_SSH_COMMAND": hosts.ssh}}
@@ -43,7 +44,7 @@ def on_host(name, reports):
 
 
 def agent_of(worker):
-    """Below it is the guardian of its host, of which the worker is a child."""
+    """Return the worker's agent. It is the parent of the guardian of its host, which is the worker's parent."""
     return psutil.Process(worker["pid"]).parent().parent()
 
 
@@ -58,7 +59,7 @@ def test_fault_4_hosts_come_go_and_are_cut_off(hosts, elastic, tmp_path):
 
         killed = of_rank(3, every)
         job.kill(killed)
-        mended = job.stepped_with(4, every)  # in the slot that it had: its host is not to blame
+        mended = job.stepped_with(4, every)  # the replacement gets the same slot, because the host did not fail
         left = {birth: pid for birth, pid in pids(every).items() if birth != killed["birth"]}
         assert pids(mended).items() >= left.items()
 
@@ -102,7 +103,7 @@ def test_faults_5_and_6_the_host_of_rank_0_is_lost_and_then_the_launcher(elastic
 
 
 def test_faults_3_and_14_a_worker_that_could_not_be_killed_leaves_when_it_thaws(elastic):
-    """Who would have killed it is frozen too: the whole host is."""
+    """Freeze a whole host, including the processes that would kill the worker."""
     with elastic(2, "--min-np", "1", "-H", "h1:1,h2:1") as job:
         first = job.stepped(0, 2)
         worker = psutil.Process(of_rank(1, first)["pid"])
@@ -114,7 +115,7 @@ def test_faults_3_and_14_a_worker_that_could_not_be_killed_leaves_when_it_thaws(
             alone = job.stepped_with(1, first)
             assert alone[0]["at"] - frozen < SILENCE_S + patience(SLACK_S)
             worker.resume()
-            await_that(lambda: not is_alive(worker), 20)  # then a zombie, until its parent thaws
+            await_that(lambda: not is_alive(worker), 20)  # it is a zombie until its parent is resumed
         finally:
             for process in (guardian, agent):
                 process.resume()
@@ -125,12 +126,12 @@ def test_faults_3_and_14_a_worker_that_could_not_be_killed_leaves_when_it_thaws(
 
 
 class FrozenAgent:
-    """A job of three workers on two hosts, and the agent of the host of a rank, which is frozen while they train."""
+    """A job of three workers on two hosts. The agent of one rank's host is frozen while they train."""
 
     def __init__(self, stack, hosts, folder, chance, rank):
         folder.mkdir()
         place = {"prefix": hosts.inside("h1"), "env": {"HOROVOD_SSH_COMMAND": hosts.ssh}}
-        # A host that was lost does not come back before the job ends, which waits for the checks of other jobs.
+        # A lost host does not return before the job ends, which waits for the checks of other jobs.
         flags = ("--min-np", "1", "-H", "h2:1,h3:2", "--blacklist-cooldown-range", "200", "200")
         self.job = stack.enter_context(ElasticJob("numpy", folder, 3, *flags, **place))
         self.first = self.job.stepped(0, 3)
@@ -161,12 +162,13 @@ class FrozenAgent:
 
 @pytest.mark.parametrize("batch", range(0, FROZEN_AGENTS, JOBS_AT_ONCE))
 def test_members_leave_a_host_of_which_only_the_agent_is_frozen(batch, hosts, tmp_path):
-    """The world of the members is whole: they would go on training with workers that the driver has lost."""
+    """Check that members leave the host, or they would keep training with workers that the driver has lost."""
     print(f"HOROVOD_TEST_SEED={SEED}")
     chance = random.Random(f"{SEED} {batch}")
     with ExitStack() as stack:
         numbers = range(min(JOBS_AT_ONCE, FROZEN_AGENTS - batch))
-        ranks = [0, *(chance.randrange(3) for _ in numbers[1:])]  # rank 0's host in each batch
+        # One job of each batch freezes the agent of rank 0's host.
+        ranks = [0, *(chance.randrange(3) for _ in numbers[1:])]
         jobs = [FrozenAgent(stack, hosts, tmp_path / str(number), chance, ranks[number]) for number in numbers]
         for job in jobs:
             job.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd doctor -H` and `hvd test -H` on real hosts, and hosts that have another version of ours."""
+"""`hvd doctor -H` and `hvd test -H` on real hosts, and on hosts that have another version of Horovod."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ OTHER_VERSION = "0.9.9"
 
 @pytest.fixture(scope="module")
 def old_h2(hosts, tmp_path_factory):
-    """The environment of a launcher for which h2 has another version of khorovod installed, in front of ours."""
+    """Return the environment of a launcher for which h2 finds another version of khorovod before the real one."""
     folder = tmp_path_factory.mktemp("old")
     ours = Path(horovod.__path__[0])
     shutil.copytree(ours, folder / "horovod", copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
@@ -48,7 +48,7 @@ def test_doctor_tells_about_every_host_and_every_way(hosts, on_h1):
         assert (host["address"], host["interface"]) == (hosts.network.addresses[host["host"]], "eth0")
         assert host["reason"] == "its only address; all 2 others reach it"
         assert host["cores"] == len(os.sched_getaffinity(0))
-        assert abs(host["clock_offset_s"]) <= host["clock_error_s"] + 1e-5  # it is one clock
+        assert abs(host["clock_offset_s"]) <= host["clock_error_s"] + 1e-5  # all hosts share one clock
         assert any(finding["name"] == "/dev/shm" for finding in host["findings"])
     assert {(way["from"], way["to"]) for way in document["ways"]} == set(itertools.permutations(names, 2))
     for way in document["ways"]:
@@ -75,7 +75,10 @@ def test_fault_32_another_version_of_ours_is_refused_by_name(horovodrun, old_h2)
 
 
 def test_hosts_that_cannot_be_used_do_not_hide_the_others(hosts, on_h1, old_h2):
-    """No ranks run on the launcher's machine: it must be reached, and the way from it is not measured."""
+    """Check hosts without ranks on the launcher's machine.
+
+    It must be reachable, but the way from it is not measured.
+    """
     hosts.change_key("h3")
     try:
         done = on_h1(*HVD, "doctor", "-H", "h2:1,h3:1,nosuch:1", env=old_h2)

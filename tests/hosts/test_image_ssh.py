@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of ssh and sshd in packaging/docker: without root, with a key as an operator mounts it.
 
-The image's user, home and programs exist in a mount namespace alone, its port in a network namespace.
+The image's user, home and programs exist only in a mount namespace, its port in a network namespace.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from testkit.places import ROOT
 from testkit.processes import run
 from testkit.ssh import missing
 
-# $1: packaging/docker, $2: a folder with id_rsa, id_rsa.pub and the public key of somebody else.
+# Arguments: $1 is packaging/docker, $2 a folder with id_rsa, id_rsa.pub and the public key of another user.
 INSIDE = r"""
 set -eu
 ip link set lo up
@@ -43,7 +43,7 @@ kill $!
 
 @pytest.fixture
 def keys(tmp_path):
-    """Like those of Kubeflow's operators: an elliptic curve, under the name of an RSA key."""
+    """Return a folder with keys like those of Kubeflow's operators: elliptic curves, under the name of an RSA key."""
     for name in ("id_rsa", "other"):
         make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(tmp_path / name)]
         subprocess.run(make, check=True, timeout=60)

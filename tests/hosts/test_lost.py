@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts, agents and launchers that are lost: everybody else ends within the deadlines, and nothing is left anywhere."""
+"""Lost hosts, agents and launchers: all other processes end within the deadlines, and nothing is left on any host."""
 
 import re
 import signal
@@ -16,7 +16,7 @@ FOREVER = [sys.executable, str(Path(__file__).with_name("programs") / "forever.p
 
 
 class Job:
-    """On three hosts, all ranks up; `workers` are their processes by rank."""
+    """A job on three hosts with all ranks running; `workers` are their processes by rank."""
 
     def __init__(self, launch, *flags):
         self.process = launch("-H", "h1:1,h2:2,h3:1", *flags, *FOREVER)
@@ -32,14 +32,17 @@ class Job:
             if len(self.workers) == 4:
                 break
         assert len(self.workers) == 4, "".join(self.said)
-        # Below the guardian of each host: its parent is the launcher or an agent.
+        # A worker's parent is the guardian of its host, whose parent is the launcher or an agent.
         self.agents = {rank: self.workers[rank].parent().parent() for rank in (1, 3)}
         family = {*self.workers.values(), *self.agents.values()}
         self.family = family | {worker.parent() for worker in self.workers.values()}
         self.launcher = self.workers[0].parent().parent()
 
     def end(self, limit_s, promise_s=None):
-        """Exit code and all that was said until then; nothing of the job is alive, at once or after a promised time."""
+        """Return the exit code and all output.
+
+        Check that no process of the job is left, after `promise_s` at the latest.
+        """
         begin = time.monotonic()
         self.said += self.process.stdout.readlines()
         code = self.process.wait(timeout=limit_s)
@@ -106,7 +109,7 @@ def test_signals_for_the_workers_and_ctrl_c_reach_all_hosts(job):
 
 
 def test_an_unplugged_host_frees_itself_and_everybody_else_ends(hosts, job):
-    """Nobody is told that the cable is out: ten seconds of silence, and a moment to act."""
+    """Cut a host off. No process is notified of that, so it takes ten seconds of silence and a moment to act."""
     hosts.network.cut("h2")
     try:
         code, said = job.end(30)

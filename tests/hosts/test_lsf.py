@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun inside an LSF job. LSF itself is not there: blaunch and jsrun are stand-ins that use ssh."""
+"""horovodrun inside an LSF job. LSF is not installed, so blaunch and jsrun are stand-ins that use ssh."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ ALLREDUCE = [sys.executable, str(PROGRAMS / "allreduce.py")]
 
 @pytest.fixture
 def lsf(hosts, tmp_path):
-    """The variables of a job on h1 and h2."""
+    """Return the variables of a job on h1 and h2."""
     return {
         "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
         "TEST_SSH": hosts.ssh,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun --mpi: real mpirun of Open MPI and MPICH, on this host and over ssh on others."""
+"""horovodrun --mpi with real mpirun of Open MPI and MPICH, on this host and over ssh on others."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_horovodrun_through_mpirun(name, hosts, horovodrun, tmp_path):
     reached = {"openmpi": f"--prtemca plm_ssh_agent {ssh}", "mpich": f"-launcher-exec {ssh}"}[name]
     done = horovodrun("--mpi", "-H", "h1:1,h2:2", "--mpi-args", reached, *WITH_GPUS, env=env)
     assert done.returncode == 0, done.stderr
-    own = {"openmpi": "3", "mpich": "none"}[name]  # mpirun of MPICH would send the launcher's list to all hosts
+    own = {"openmpi": "3", "mpich": "none"}[name]  # MPICH's mpirun would send the launcher's list of GPUs to all hosts
     ranks = [f"h1 0/3 0/1 0/2 3 {own}", "h2 1/3 0/2 1/2 3 none", "h2 2/3 1/2 0/1 3 none"]
     assert sorted(done.stdout.split("\n")) == ["", *ranks]
 

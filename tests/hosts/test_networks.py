@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts without IPv4 whose only IPv4 address is a Docker bridge that all of them have."""
+"""Hosts that reach each other over IPv6 only, and whose only IPv4 address is that of a Docker bridge."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on several hosts through real ssh: places, what travels, and hosts that cannot be used."""
+"""Jobs on several hosts through real ssh: ranks, transferred settings, and hosts that cannot be used."""
 
 import re
 import sys
@@ -48,7 +48,7 @@ def test_what_travels_and_what_does_not(horovodrun, tmp_path):
     words = ["-H", "h2:1", "--output-filename", str(tmp_path / "out"), sys.executable, "-c", program]
     done = horovodrun(*words, env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "out" / "rank.0" / "stdout").read_text()  # on the launcher's host
+    text = (tmp_path / "out" / "rank.0" / "stdout").read_text()  # written on the launcher's host
     assert text.startswith(f"{tmp_path} two words\nand 'quotes' {tmp_path}/with space ")
     assert "launcher" not in text
 
@@ -98,7 +98,7 @@ print(horovod.run(place, args=("rank",), num_proc=2, hosts="h2:1,h3:1"))
 
 
 def test_fault_33_hosts_that_cannot_be_used_are_named_in_one_answer(hosts, horovodrun):
-    """One has no name, the other answers with a key that is not known. The third, which is fine, is not mentioned."""
+    """Check that one answer names both bad hosts and not the good one: one has no address, one has an unknown key."""
     hosts.change_key("h3")
     try:
         done = horovodrun("-H", "h2:1,h3:1,nosuch:1", "true")

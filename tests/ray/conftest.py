@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported anywhere
-# Jobs of Ray Train wait less, and start one process less.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before any module imports Ray
+# With these settings, jobs of Ray Train wait less and start one process less.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-# Ray's proxy of clients forks to start a server while its other threads are in gRPC, whose handlers of forks then crash
-# the child now and then (gRPC 1.85). The child has no use for them: it only executes another program.
+# Ray's proxy of clients forks to start a server while its other threads are inside gRPC. gRPC's fork handlers sometimes
+# crash the child (gRPC 1.85). The child does not need them, because it only executes another program.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import ray
@@ -25,7 +25,7 @@ from testkit.speed import patience
 from horovod.common.torchrun_variables import free_port
 
 STORE_BYTES = 100 << 20
-CLIENT_PORT = free_port()  # where programs reach the cluster by ray://
+CLIENT_PORT = free_port()  # where programs reach the cluster with ray:// addresses
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def client_address() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray itself leaves sockets and files to the garbage collector when it starts nodes in this process."""
+    """Ignore warnings about sockets and files that Ray leaves to the garbage collector when it starts nodes here."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -47,7 +47,8 @@ def node_options(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    # With the dashboard a job of Ray Train ends twelve seconds sooner: it asks there who is alive.
+    # With the dashboard a job of Ray Train ends twelve seconds sooner, because it asks the dashboard what is still
+    # alive.
     board = {"include_dashboard": True, "dashboard_port": free_port()}
     cluster = Cluster()
     try:
@@ -64,12 +65,12 @@ def cluster() -> Iterator[Cluster]:
         started = psutil.Process().children(recursive=True)
         ray.shutdown()
         cluster.shutdown()
-        psutil.wait_procs(started, timeout=30)  # those of Ray's dashboard end by themselves, when they notice
+        psutil.wait_procs(started, timeout=30)  # processes of Ray's dashboard end on their own, after a while
 
 
 @pytest.fixture
 def add_node(cluster: Cluster) -> Iterator[Callable[..., Any]]:
-    """Add a node that takes `options` of node_options; at the end of the test all added nodes are gone."""
+    """Yield a function that adds a node with `options` of node_options. All added nodes are removed after the test."""
     added: list[Any] = []
 
     def add(**options: Any) -> Any:
@@ -78,7 +79,7 @@ def add_node(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 
     yield add
     for node in added:
-        cluster.remove_node(node)  # gracefully: Ray notices at once, and not after 15 s of silence
+        cluster.remove_node(node)  # gracefully, so that Ray notices at once and not after 15 s of silence
     gone = {node.node_id for node in added}
     deadline = time.monotonic() + patience(60)
     while gone & {node["NodeID"] for node in ray.nodes() if node["Alive"]}:
@@ -88,4 +89,4 @@ def add_node(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _connected(cluster: Cluster) -> None:
-    """Every test is a driver of that cluster."""
+    """Connect the tests to the cluster as one driver."""

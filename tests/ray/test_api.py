@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name and signature of Horovod's Ray modules is there (data/ray_api.json); more parameters may follow.
+"""The names and signatures of Horovod's Ray modules (data/ray_api.json). Functions may have more parameters.
 
-Names of horovod.runner that are import paths alone, such as ElasticDriver, need only be there.
+Names of horovod.runner that are only import paths, such as ElasticDriver, need only exist.
 """
 
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of their own: through Ray's client, and with a head node that dies."""
+"""Separate programs: through Ray's client, and with a head node that dies."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ def test_through_rays_client(client_address: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_head_that_dies_is_named_and_nothing_is_left() -> None:
-    """Two programs that know nothing of it end by themselves, and so do their workers."""
+    """Check that two jobs end without their programs' help when the head dies, and so do their workers."""
     static, elastic, left = lines_of("headless.py", limit_s=390)
     for kind, line in (("static", static), ("elastic", elastic)):
         match = re.fullmatch(rf"{kind} ended with 0 after (\d+) s: (.*)", line)

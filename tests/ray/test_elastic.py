@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs on Ray: actors are killed, nodes come and go, and whoever stays recovers in its process."""
+"""Elastic jobs on Ray: actors are killed, nodes come and go, and the other workers recover in their processes."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def train(end: str) -> tuple[int, int, int, list[int]]:
-    """Step by step until the file `end` is there; reports each world, and remembers the processes' own history."""
+    """Train step by step until the file `end` exists; log each world and the sizes of this process's earlier worlds."""
     import time
 
     import numpy as np
@@ -40,7 +40,7 @@ def train(end: str) -> tuple[int, int, int, list[int]]:
         hvd.init()
 
     hvd.init()
-    mine: list[int] = []  # sizes of the worlds that this process was in
+    mine: list[int] = []  # sizes of the worlds that contained this process
     state = ObjectState(broadcast_object, hvd.rank, step=0, total=0.0)
 
     def loop(state: Any) -> None:
@@ -57,12 +57,12 @@ def train(end: str) -> tuple[int, int, int, list[int]]:
             time.sleep(0.01)
 
     run_fn(loop, reset)(state)
-    assert state.total == state.step  # nothing lost, nothing twice
+    assert state.total == state.step  # no step was lost or done twice
     return hvd.rank(), hvd.size(), state.step, mine
 
 
 class Director:
-    """A callback: what the newest world's ranks report; once one is complete and as large as awaited, the next act."""
+    """Callback that collects the newest world's reports, and runs the next act once a world of its size is complete."""
 
     def __init__(self, *acts: tuple[int, Any]) -> None:
         self.acts = list(acts)
@@ -81,7 +81,10 @@ class Director:
 
 
 def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
-    """Four workers on two nodes. One is killed and replaced; a node comes; it is killed again, with its two workers."""
+    """Run four workers on two nodes.
+
+    One is killed and replaced; a node joins, and is killed with its two workers.
+    """
     end = tmp_path / "end"
     added: list[Any] = []
     options = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
@@ -106,13 +109,13 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
     assert not director.acts, director.history
     assert [(rank, size) for rank, size, _, _ in results] == [(rank, 4) for rank in range(4)]
     assert len({step for _, _, step, _ in results}) == 1
-    # Rank 0 was there from the first world to the last, in one process.
+    # Rank 0 was in every world, in one process.
     assert results[0][3][0] == 4
     assert 6 in results[0][3]
 
 
 def places_in_the_environment() -> tuple[list[int], list[int], list[int]]:
-    """Of this worker: before hvd.init(), after it, and the true one. The mark of a planned place counts as 1."""
+    """Return this worker's numbers before hvd.init(), after it, and the true ones. The mark of planned numbers is 1."""
     names = (*place_variables.NAMES, place_variables.PLANNED)
     before = [int(os.environ.get(name, "0")) for name in names]
     hvd.init()
@@ -133,12 +136,12 @@ def test_workers_have_a_planned_place_before_init_and_their_own_one_after_it() -
 
 
 def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
-    """Afterwards the survivor and the new one publish metrics."""
+    """Check that a frozen worker is replaced, and that the survivor and the new worker publish metrics."""
     end = tmp_path / "end"
     frozen: list[psutil.Process] = []
 
     def freeze(world: dict[int, dict[str, Any]]) -> None:
-        # What carries these reports is where no worker is: nodes of workers may be taken away.
+        # The actor that carries these reports is on the head node, because nodes of workers may be removed.
         queues = [actor for actor in ray._private.state.actors().values() if actor["ActorClassName"] == "_QueueActor"]
         assert {queue["Address"]["NodeID"] for queue in queues if queue["State"] == "ALIVE"} == {head_node()}
         frozen.append(psutil.Process(world[1]["pid"]))
@@ -154,12 +157,15 @@ def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
     executor.start()
     results = executor.run(lambda: train(str(end)), callbacks=[director])
     worlds = [worlds for _, _, _, worlds in results]
-    assert len(worlds[0]) > len(worlds[1]), worlds  # rank 0 went on in its process, and its new neighbour is another
+    assert len(worlds[0]) > len(worlds[1]), worlds  # rank 0 continued in its process, and rank 1 is a new one
     assert psutil.wait_procs(frozen, timeout=30)[1] == []
 
 
 def resume(folder: str, dies_once: str) -> tuple[int, float]:
-    """Train three more steps. Rank 0 is killed between hvd.init() and the first sync, if the file is not there yet."""
+    """Train three more steps.
+
+    If the file does not exist yet, rank 0 is killed between hvd.init() and the first sync.
+    """
     import numpy as np
 
     from horovod.common.checkpoint import checkpoint
@@ -210,7 +216,7 @@ def test_a_broken_checkpoint_ends_the_job_and_is_named(tmp_path: Path) -> None:
 
 
 class OneSlot(RayHostDiscovery):
-    """A user's own discovery, which is pickled with its class."""
+    """Discovery of a user, which is pickled with its class."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         return dict.fromkeys(list(super().find_available_hosts_and_slots())[:1], 1)
@@ -228,7 +234,7 @@ def test_a_job_that_cannot_go_on_says_why() -> None:
 
 
 class BrokenDiscovery(RayHostDiscovery):
-    """A user's own discovery, which has never found any host."""
+    """Discovery of a user that never finds a host."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -266,7 +272,7 @@ def test_what_is_said_of_a_discovery_that_fails(capsys: pytest.CaptureFixture[st
 
 
 def test_nodes_as_hosts() -> None:
-    """Of nodes with GPUs: the one that was killed above had none, and Ray may not have noticed its end yet."""
+    """Check nodes with GPUs only, because Ray may still list the killed node of another test, which had none."""
     nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")}
     assert RayHostDiscovery(True, 1, 1).find_available_hosts_and_slots() == dict.fromkeys(nodes, 2)
     assert RayHostDiscovery(True, 1, 2).find_available_hosts_and_slots() == dict.fromkeys(nodes, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RayExecutor with workers that stay: three ranks on two nodes, used by one test after another."""
+"""RayExecutor with persistent workers: three ranks on two nodes, used by one test after another."""
 
 import os
 import socket
@@ -63,7 +63,7 @@ def test_workers_know_the_name_of_their_machine(executor: RayExecutor) -> None:
 
 def test_ranks_of_a_node_share_memory(executor: RayExecutor) -> None:
     def segments() -> set[str]:
-        """By inode: those of Horovod that this process has mapped."""
+        """Return the inodes of Horovod's shared memory that this process has mapped."""
         import numpy as np
 
         hvd.init()
@@ -126,12 +126,12 @@ def test_what_workers_log_reaches_the_callbacks(executor: RayExecutor) -> None:
     heard: list[dict[str, int]] = []
     assert executor.run(log, callbacks=[heard.append]) == [None] * 3
     assert sorted((info["rank"], info["step"]) for info in heard) == [(r, s) for r in range(3) for s in range(3)]
-    executor.run(log)  # nobody listens
+    executor.run(log)  # without callbacks
     assert len(heard) == 9
 
 
 def test_what_fails_is_named_and_nobody_hangs(executor: RayExecutor) -> None:
-    """Rank 1 fails while the others wait for it in a collective; afterwards the workers are as good as new."""
+    """Check that rank 1's error is reported while the others wait in a collective, and that the workers stay usable."""
 
     def train() -> None:
         hvd.init()
@@ -155,7 +155,7 @@ def test_a_failure_before_init_ends_the_wait_of_the_others(executor: RayExecutor
     begun = time.monotonic()
     with pytest.raises(ValueError, match="never came"):
         executor.run(train)
-    assert time.monotonic() - begun < 30  # and not the 60 s that ranks have to meet
+    assert time.monotonic() - begun < 30  # far less than the 60 s that ranks have for the rendezvous
     assert [six[0] for six in executor.run(numbers)] == [0, 1, 2]
 
 
@@ -177,7 +177,7 @@ def test_nothing_that_ray_shows_holds_the_secret(executor: RayExecutor) -> None:
 
 
 def test_a_worker_that_dies_is_named_by_rank_and_node(executor: RayExecutor) -> None:
-    """The last test of these workers: survivors raise, and so does every later call."""
+    """Check that survivors and later calls raise. No later test can use these workers."""
 
     def train() -> None:
         hvd.init()
@@ -195,8 +195,11 @@ def test_a_worker_that_dies_is_named_by_rank_and_node(executor: RayExecutor) -> 
 
 
 def test_hosts_and_devices(executor: RayExecutor) -> None:
-    """What the executor before held is free again. Workers on all cores, so that none is left for the coordinator; each
-    with a GPU: those of a node see both."""
+    """Check that an executor can use resources that an earlier one has freed.
+
+    The workers use all cores, so that none is left for the coordinator. Each has a GPU, and the workers of a node see
+    both.
+    """
     executor.shutdown()
     settings = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)
     executor = RayExecutor(settings, num_hosts=2, num_workers_per_host=2, use_gpu=True, gpus_per_worker=1)
@@ -213,7 +216,7 @@ def test_hosts_and_devices(executor: RayExecutor) -> None:
 
 
 def in_and_outside_the_current_group() -> tuple[list[Any], str, bool]:
-    """A task in a placement group: what two workers in it share, what a third is told, and one that is not in it."""
+    """Start executors from a task in a placement group: two workers in it, a third without room, and one outside it."""
 
     def started(workers: int, **others: Any) -> RayExecutor:
         settings = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that are frozen and coordinators that are killed: who is lost is named in seconds, and nothing is left."""
+"""Frozen workers and killed coordinators: errors name the lost one within seconds, and nothing is left."""
 
 import os
 import re
@@ -19,11 +19,11 @@ from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
 
 pytestmark = pytest.mark.timeout(200)
 
-SECONDS = 45  # what "within seconds" may be on a busy machine
+SECONDS = 45  # what "within seconds" may mean on a busy machine
 
 
 def processes_of(actor_class: str) -> list[psutil.Process]:
-    """Of the living actors of this class, on all simulated nodes."""
+    """Return the processes of the living actors of this class, on all simulated nodes."""
     actors = [actor for actor in ray._private.state.actors().values() if actor["State"] == "ALIVE"]
     return [psutil.Process(actor["Pid"]) for actor in actors if actor["ActorClassName"] == actor_class]
 
@@ -114,7 +114,7 @@ def test_fault_39_workers_of_an_elastic_job_learn_which_error_ended_one(tmp_path
 
 def test_ranks_that_wait_for_a_coordinator_that_is_killed(pair: RayExecutor) -> None:
     def meet(coordinator: int) -> None:
-        """Rank 1 does not come, and kills the coordinator once rank 0 is connected to it."""
+        """Meet on rank 0 only: rank 1 kills the coordinator once rank 0 is connected to it."""
         if os.environ["HOROVOD_RANK"] == "0":
             hvd.init()
             return
@@ -129,7 +129,7 @@ def test_ranks_that_wait_for_a_coordinator_that_is_killed(pair: RayExecutor) -> 
     begun = time.monotonic()
     with pytest.raises(HorovodInitializationError, match="the connection to the rendezvous at .* was lost") as caught:
         pair.run(meet, args=[coordinator.pid])
-    assert time.monotonic() - begun < SECONDS  # and not the 60 s that ranks have to meet
+    assert time.monotonic() - begun < SECONDS  # less than the 60 s that ranks have for the rendezvous
     named = "the coordinator on node .*, where ranks meet, failed: its actor died"
     assert re.search(named, "\n".join(caught.value.__notes__))
     with pytest.raises(HorovodInternalError, match=rf"{named} .* Call shutdown\(\) and start\(\)"):

@@ -22,7 +22,7 @@ LIMIT_S = 120
 
 
 class Joins(logging.Handler):
-    """Adds a node to the cluster once Horovod has logged that it waits for one."""
+    """Log handler that adds a node to the cluster once Horovod has logged that it waits for one."""
 
     def __init__(self, add_node: Callable[..., Any]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that cannot be met are refused by name, and what ranks and nodes are told to be."""
+"""Requests that cannot be met, which are refused by name, and the numbers that ranks and nodes get."""
 
 import time
 from typing import Any
@@ -59,7 +59,7 @@ def test_more_than_the_cluster_can_hold_is_an_error_after_the_time_limit(argumen
 def test_what_others_hold_is_waited_for_and_then_named() -> None:
     others = ray.util.placement_group([{"CPU": 2}, {"CPU": 1}])
     assert others.wait(30)
-    while ray.available_resources().get("CPU") != 1:  # nodes tell Ray's head a moment later
+    while ray.available_resources().get("CPU") != 1:  # nodes report to Ray's head a moment later
         time.sleep(0.05)
     try:
         executor = RayExecutor(RayExecutor.create_settings(placement_group_timeout_s=1), num_workers=2)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HorovodTrainer: one job that loses a worker and starts again, and one that goes on from what it left and fails.
+"""HorovodTrainer: one job that loses a worker and starts again, and one that resumes its run and fails.
 
-A job of Ray Train takes ten seconds and more, so each of them shows many things: what workers see goes into a diary, a
-file with a line of JSON for each entry, which the tests read.
+A job of Ray Train takes at least ten seconds, so each job serves many tests. Workers write their observations into a
+diary, a file with one line of JSON for each entry, which the tests read.
 """
 
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(400)
 ROWS = 40
 STEPS = 5
 FIRST_LIFE = 3  # steps that the first group of workers completes
-LEAST_COLLECTIVES = 1 + STEPS - FIRST_LIFE  # of the second group, whose first one adds up the rows
+LEAST_COLLECTIVES = 1 + STEPS - FIRST_LIFE  # minimum for the second group, whose first collective adds up the rows
 METRICS = {
     "ray_horovod_size": 2,
     "ray_horovod_collectives_total": LEAST_COLLECTIVES,
@@ -47,7 +47,7 @@ class Diary:
             file.write(json.dumps({"what": what, "at": time.time(), **entry}) + "\n")
 
     def all(self, what: str) -> list[dict[str, Any]]:
-        """By rank, in the order in which they were written."""
+        """Return the entries by rank, in the order in which they were written."""
         entries = [json.loads(line) for line in self.path.read_text().splitlines()]
         return sorted((entry for entry in entries if entry["what"] == what), key=lambda entry: entry["rank"])
 
@@ -118,7 +118,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lost(cluster: Any, storage: Path) -> tuple[ray.train.Result, Diary]:
-    """A job on two nodes whose rank 1 dies after FIRST_LIFE steps."""
+    """Run a job on two nodes whose rank 1 dies after FIRST_LIFE steps."""
     diary = Diary(storage / "lost.diary")
     trainer = HorovodTrainer(
         loop,
@@ -139,7 +139,7 @@ def lost(cluster: Any, storage: Path) -> tuple[ray.train.Result, Diary]:
 
 @pytest.fixture(scope="module")
 def failed(lost: Any, storage: Path) -> tuple[Exception, Diary]:
-    """The same run once more, under its name, with one worker or two, one of which raises."""
+    """Resume the same run under its name, with one worker or two, one of which raises."""
     diary = Diary(storage / "failed.diary")
     trainer = HorovodTrainer(
         loop,
@@ -174,7 +174,7 @@ def test_a_lost_worker_is_named_and_all_start_again_from_the_last_checkpoint(los
     assert error["text"].startswith("HorovodInternalError: rank 1 is lost")
     assert error["at"] - death["at"] < 10
     starts = [life["start"] for life in diary.all("life")]
-    # Which of the checkpoints Ray had heard of when the worker died is Ray's affair; all workers start from the same.
+    # Ray decides which checkpoint it knows when the worker dies, but all workers start from the same one.
     assert starts[0] == starts[2] == 0
     assert 1 <= starts[1] == starts[3] <= FIRST_LIFE
     assert result.metrics["step"] == STEPS
@@ -184,7 +184,7 @@ def test_a_lost_worker_is_named_and_all_start_again_from_the_last_checkpoint(los
 
 def test_metrics_are_rank_0s_last_report_also_one_after_the_last_checkpoint(lost: tuple[Any, Diary]) -> None:
     assert lost[0].metrics == {"step": STEPS, "seen": sum(range(ROWS)), "rank": 0}
-    assert "rank" not in lost[0].metrics_dataframe  # which is Ray's: the metrics of checkpoints
+    assert "rank" not in lost[0].metrics_dataframe  # Ray fills it with the metrics of checkpoints only
 
 
 def test_each_row_of_the_dataset_goes_to_one_worker(lost: tuple[Any, Diary]) -> None:
@@ -192,7 +192,7 @@ def test_each_row_of_the_dataset_goes_to_one_worker(lost: tuple[Any, Diary]) -> 
 
 
 def test_metrics_reach_the_port_of_the_node(lost: tuple[Any, Diary]) -> None:
-    """Workers wait for it: see METRICS."""
+    """Check the size that each worker has scraped. Workers wait for the values in METRICS."""
     assert [entry["found"]["ray_horovod_size"] for entry in lost[1].all("metrics")] == [2, 2]
 
 

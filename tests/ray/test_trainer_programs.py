@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def run_on(cluster: Any, program: Path, arguments: Sequence[str], folder: Path, **env: str) -> str:
-    """What it printed, and what Ray showed of its workers."""
+    """Return the output of a program, including the output that Ray shows of its workers."""
     env = {"RAY_ADDRESS": cluster.address, **env}
     done = run([sys.executable, str(program), *arguments], env, limit_s=LIMIT_S, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +34,10 @@ def test_the_older_trainer_of_ray(cluster: Any, tmp_path: Path) -> None:
 
 
 def snippets() -> list[Any]:
-    """Of docs/ray*.md. One job of Ray Train has to do for each change: Tune's has two, and TensorFlow's takes long."""
+    """Return the programs of docs/ray*.md.
+
+    Those with Tune or TensorFlow are marked slow, so that one job of Ray Train runs for each change.
+    """
     found = []
     for page in sorted((ROOT / "docs").glob("ray*.md")):
         text = page.read_text(encoding="utf-8")
@@ -82,7 +85,7 @@ def test_keras_example(cluster: Any, backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_elastic_example_without_a_cluster(tmp_path: Path) -> None:
-    """It starts Ray on this machine, as it does where there is no cluster to be found."""
+    """Check that the example starts Ray on this machine if there is no cluster."""
     env = {"RAY_ADDRESS": "local"}
     done = run([sys.executable, str(EXAMPLES / "elastic.py"), "--epochs", "2"], env, limit_s=LIMIT_S, cwd=tmp_path)
     printed = done.stdout + done.stderr
@@ -98,7 +101,8 @@ def test_asha_ends_bad_trials_early(cluster: Any, tmp_path: Path) -> None:
     epochs = {rate: int(count) for rate, count in re.findall(r"learning rate (\S+): .* after (\d) epochs", printed)}
     assert set(epochs) == {"0.05", "0.02", "0.002", "0.0002"}, printed
     assert max(epochs.values()) == 2, printed
-    assert epochs["0.0002"] == 1, printed  # the worst, and the last to report: all others are ahead of it
+    # The worst rate, and the last to report, because all other trials are ahead of it.
+    assert epochs["0.0002"] == 1, printed
 
 
 def free_port() -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HorovodTrainer with TensorFlow: Ray Data streams a dataset to the workers, which train on it together.
 
-Which rows reach which worker, and in which order, is Ray's affair. So workers tell which rows each step had, and what
-one process makes of those steps is computed here.
+Ray decides which rows reach which worker, and in which order. So workers report the rows of each step, and the tests
+compute what one process makes of those steps.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ START = [0.5, -0.25]  # slope and intercept of the line to be fitted
 
 
 def columns(ids: Any) -> tuple[Any, Any]:
-    """What the rows of these numbers hold: x, and y which no line fits perfectly."""
+    """Return x and y of the rows with these numbers; no line fits y perfectly."""
     x = np.asarray(ids, dtype=np.float32) / ROWS
     return x, 2 * x + x * x - 1
 
@@ -37,7 +37,7 @@ def with_columns(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def train() -> dict[str, Any]:
-    """Rows of all ranks by step, rank 0's first, and the weights that each rank has in the end."""
+    """Train, and return the rows of all ranks by step, rank 0's first, and each rank's final weights."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -65,7 +65,7 @@ def train() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What rank 0 returned."""
+    """Return the value that rank 0 returned."""
     trainer = HorovodTrainer(
         train,
         scaling_config=ScalingConfig(num_workers=WORKERS),
@@ -92,4 +92,5 @@ def test_weights_are_those_of_one_process(trained: dict[str, Any]) -> None:
         slope, intercept = slope - RATE * np.mean(2 * error * x), intercept - RATE * np.mean(2 * error)
     first, second = trained["ends"]
     assert first == second
-    np.testing.assert_allclose(first, [slope, intercept], rtol=0, atol=1e-6)  # float32, and weights of about 1
+    # The tolerance suits float32 and weights of about 1.
+    np.testing.assert_allclose(first, [slope, intercept], rtol=0, atol=1e-6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray Tune: two distributed trials at once, each a world of its own in its trial's placement group."""
+"""Ray Tune: two distributed trials at once, each a separate world in its trial's placement group."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin_buckets.py runs: DistributedOptimizer on parameters that it takes for a GPU's.
+"""Program of each rank of test_standin_buckets.py: DistributedOptimizer on parameters that count as a GPU's.
 
-They are torch's CPU tensors: the stand-in's memory is the host's too. Only what knows torch.cuda is another.
+They are torch's CPU tensors, because the stand-in's memory is host memory too. Only code that uses torch.cuda is
+replaced.
 """
 
 import ctypes
@@ -28,11 +29,11 @@ STEPS = 6
 class StandinWorld(cuda_direct.DeviceWorld):
     def _order(self) -> None:
         super()._order()
-        gpu.synchronize()  # what torch does next is done at once
+        gpu.synchronize()  # torch runs its next operation at once, not on a stream
 
 
 class OnStandin(cuda_direct.DeviceCollectives):
-    """Also what torch takes for the host's."""
+    """Collectives on a device that also accept tensors that torch places on the host."""
 
     def start_batch(self, *arguments: Any) -> Any:
         return direct_host.start_batch(*arguments)
@@ -54,7 +55,7 @@ watch = GradientReducer.watch
 
 
 def pretend() -> None:
-    """From here on gradients are a GPU's."""
+    """Treat all gradients from now on as a GPU's."""
     GradientReducer.watch = watch_by_hand  # type: ignore[method-assign]
     buckets.is_on_gpu = lambda parameter: True
     gpu_memory.tensor_over = over
@@ -106,7 +107,7 @@ def results(net: torch.nn.Sequential) -> list[torch.Tensor]:
 
 
 def run_training(shares: str) -> None:
-    """As on the host, to the bit, whatever becomes of gradients between steps; and in another world."""
+    """Check that training gives the bits of training on the host, whatever becomes of gradients between steps."""
     hvd.init()
     options: list[dict[str, Any]] = [{}, {"op": hvd.Sum}, {"gradient_predivide_factor": 3.0}]
     wanted = []
@@ -121,7 +122,7 @@ def run_training(shares: str) -> None:
     if shares == "shared":
         check_worlds(wanted[0])
     hvd.shutdown()
-    gc.collect()  # an optimizer and its hooks hold each other
+    gc.collect()  # an optimizer and its hooks reference each other
     assert not any(gpu.live()[kind] for kind in ("memory", "mapped", "streams")), gpu.live()
     print("all checks passed", flush=True)
 
@@ -133,14 +134,14 @@ def check_training(more: dict[str, Any], set_to_none: bool, wanted: list[torch.T
     addresses = [it.grad.data_ptr() for it in net.parameters() if it.grad is not None]
     train(net, optimizer, range(STEPS // 2, STEPS), set_to_none)
     same(net, wanted, (more, set_to_none))
-    # The first step shows that ranks share the GPU; from then on nothing is copied between them.
+    # The first step shows that ranks share the GPU; from then on no gradient is copied between them.
     assert (direct_batches() - before >= 2 * (STEPS - 1)) == shared, direct_batches() - before
     if shared:
         assert addresses == [it.grad.data_ptr() for it in net.parameters() if it.grad is not None]
 
 
 def check_worlds(wanted: list[torch.Tensor]) -> None:
-    """Half of the steps in one world and half in the next: gradients of the first are still there, and move."""
+    """Train half of the steps in one world and half in the next. Gradients of the first world stay valid and move."""
     net = model()
     optimizer = wrapped(net, gradient_as_bucket_view=True)
     train(net, optimizer, range(STEPS // 2), False)

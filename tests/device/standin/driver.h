@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stand-in for the CUDA driver knows of a process, and how each of its functions begins (ENTER). What it is
-// strict about is what hardware forgives until it does not: the current context, whose stream and event it is, memory
-// that was freed, and work that is not done yet. Two devices, which reach each other's memory.
+// State of the stand-in for the CUDA driver in one process, and ENTER, with which each of its functions begins. It is
+// strict where hardware often forgives: the current context, the device of streams and events, freed memory, and work
+// that is not done yet. It has two devices, which reach each other's memory.
 #pragma once
 
 #include <cstdio>
@@ -48,7 +48,7 @@ struct Context {
 struct Module {};
 
 struct Driver {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   bool initialized = false;
   Context contexts[kDevices];
   std::map<Address, std::shared_ptr<Shared>> memory, mapped;
@@ -58,7 +58,7 @@ struct Driver {
   std::set<const Module*> modules;
 
   static Driver& Get() {
-    static Driver* const driver = new Driver;  // threads may still run at the end
+    static Driver* const driver = new Driver;  // never destroyed, because threads may still run at the end
     return *driver;
   }
 };
@@ -69,7 +69,7 @@ inline std::vector<Context*>& Current() {
 }
 inline Context* TheContext() { return Current().empty() ? nullptr : Current().back(); }
 
-// The same for all processes, unless STANDIN_UUID says whose device it is.
+// Return the id of a device. It is equal in all processes, unless STANDIN_UUID names the process's device.
 inline Uuid UuidOf(int device) {
   Uuid uuid{};
   const char* const text = std::getenv("STANDIN_UUID");
@@ -102,10 +102,10 @@ inline bool IsAlive(const Event* event) {
   return Driver::Get().events.count(event) != 0;
 }
 
-// Freeing memory waits for all that the process has put on streams, as the driver does.
+// Wait for all work of this process. Freeing memory does so, as in the real driver.
 inline void WaitForAll() {
   Driver& driver = Driver::Get();
-  std::vector<std::shared_ptr<Stream::Queue>> all;  // another thread may destroy the streams meanwhile
+  std::vector<std::shared_ptr<Stream::Queue>> all;  // shared, because another thread may destroy the streams meanwhile
   {
     std::lock_guard<std::mutex> lock(driver.mutex);
     for (const Stream* stream : driver.streams) all.push_back(stream->queue());

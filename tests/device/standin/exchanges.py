@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allgathers and alltoalls on the stand-in for a device: results whose size only the agreement tells."""
+"""Allgathers and alltoalls on the stand-in for a device, whose result sizes are known only after the negotiation."""
 
 import itertools
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def rows(name: str, count: int, width: int, of_rank: int, seed: int) -> NDArray[
 
 
 def check_allgathers(gpu: Gpu, slot_bytes: int) -> None:
-    """As many rows as a rank likes, none too; one tensor and several; small ones and such as fill several slots."""
+    """Check allgathers of one or several tensors, small and large, with different numbers of rows on the ranks."""
     ranks, me, stream = range(hvd.size()), hvd.rank(), gpu.stream()
     large = slot_bytes // 4
     runs = []
@@ -84,12 +84,12 @@ def check_allgathers(gpu: Gpu, slot_bytes: int) -> None:
 
 
 def check_alltoalls(gpu: Gpu, slot_bytes: int) -> None:
-    """Every rank sends every other another number of rows, which may be none."""
+    """Check alltoalls in which each pair of ranks exchanges its own number of rows, which may be zero."""
     ranks, me, stream = range(hvd.size()), hvd.rank(), gpu.stream()
     for seed, most in enumerate([3, 40, slot_bytes // 8]):
         for given in (False, True):
             splits = [[(3 * of + 5 * to + seed) % (most + 1) for to in ranks] for of in ranks]
-            sent = [rows("int16", sum(splits[of]) + 1, 3, of, seed) for of in ranks]  # the last row goes nowhere
+            sent = [rows("int16", sum(splits[of]) + 1, 3, of, seed) for of in ranks]  # the last row is not sent
             begins = [np.cumsum([0, *splits[of]]) for of in ranks]
             wanted = np.concatenate([sent[of][begins[of][me] : begins[of][me] + splits[of][me]] for of in ranks])
             run = Exchange(gpu, ALLTOALL, [sent[me]], [wanted], stream, splits[me], given)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which function fails, and when: STANDIN_FAIL="cuIpcOpenMemHandle_v2=201" always, "cuLaunchKernel=700@5" from its
-// fifth call on, and from then on everything fails, as it does once a kernel has gone wrong. Several are parted by
+// Failures that a test asks for. STANDIN_FAIL="cuIpcOpenMemHandle_v2=201" makes a function fail always. With
+// "cuLaunchKernel=700@5" every function fails from the fifth call on, as after a faulty kernel. Rules are separated by
 // commas.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace standin {
 class Faults {
  public:
   static Faults& Get() {
-    static Faults* const faults = new Faults;  // outlives threads that are still running at the end
+    static Faults* const faults = new Faults;  // never destroyed, because threads may still run at the end
     return *faults;
   }
 
@@ -36,9 +36,10 @@ class Faults {
     }
   }
 
-  // 0, or what the function has to return.
+  // Return 0, or the error that the function has to return.
   int Enter(const char* function) {
-    if (getpid() != process_) std::abort();  // a child of a fork has no driver, and locks may be held: nobody may ask
+    // A forked child must not call the driver: it has none, and locks may be held.
+    if (getpid() != process_) std::abort();
     if (const int code = sticky_.load()) return code;
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = rules_.find(function);
@@ -53,8 +54,8 @@ class Faults {
 
   bool broken() const { return sticky_.load() != 0; }
 
-  // Does it, unless a kernel has gone wrong. Who has been told of that may unmap what streams used: from then on
-  // nothing on the device reads or writes.
+  // Run `action` unless a kernel has failed. A caller that has received that error may unmap memory that streams used,
+  // so afterwards no work on the device reads or writes.
   template <typename Action>
   void WhileWhole(Action action) {
     std::shared_lock<std::shared_mutex> working(at_work_);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in for the CUDA driver as ranks use it: memory, streams, and what is left of them."""
+"""The stand-in for the CUDA driver as ranks use it: memory, streams, and counts of what they have not freed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 
 KINDS = ("memory", "mapped", "host", "events", "streams", "modules", "contexts")
 
-_numbers: dict[int, Iterator[int]] = {}  # by process set
-_words: list[ctypes.c_uint32] = []  # kept until the process ends: a stream may look at one a little longer
+_numbers: dict[int, Iterator[int]] = {}  # numbers of the next operations, by process set
+_words: list[ctypes.c_uint32] = []  # kept until the process ends, because a stream may read one a little longer
 
 
 def restart_numbers() -> None:
-    """Ranks that join early have started fewer operations than others."""
+    """Restart the numbers of operations, because ranks that joined early have started fewer than others."""
     _numbers.clear()
 
 
@@ -37,9 +37,9 @@ class GpuError(RuntimeError):
 
 
 class Hold:
-    """Wait of a stream until `end` is called: nothing that is put on the stream later is done before.
+    """Wait of a stream until `end` is called: work that is put on the stream later waits too.
 
-    With a path, a call of `end` on one rank ends the holds of all ranks that have named this file.
+    With a path, a call of `end` on one rank ends the holds of all ranks that use this file.
     """
 
     def __init__(self, gpu: Gpu, stream: int, path: str | None = None) -> None:
@@ -59,7 +59,7 @@ def _word_in(path: str) -> ctypes.c_uint32:
 
 
 class Gpu:
-    """One device. Nothing is left current between two calls, so that the engine cannot lean on it."""
+    """One device. No context stays current between two calls, so that the engine cannot rely on one."""
 
     def __init__(self, ordinal: int = 0) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -108,7 +108,7 @@ class Gpu:
         return bool(self._library.cuStreamQuery(ctypes.c_void_p(stream)) == 0)
 
     def copy(self, to: int, source: int, nbytes: int, stream: int, delay_s: float = 0.0) -> None:
-        """On the stream, when it is its turn and then some."""
+        """Copy on the stream, `delay_s` after the copy's turn has come."""
         self.call(
             "standin_copy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes),
             ctypes.c_long(int(delay_s * 1e6)), ctypes.c_void_p(stream),
@@ -121,7 +121,7 @@ class Gpu:
         return {kind: self._library.standin_live(kind.encode()) for kind in KINDS}
 
     def wait_for(self, kind: str, count: int) -> None:
-        """Wait until so many are left: a thread of the engine frees what a removed process set had."""
+        """Wait until `count` objects are left, because a thread of the engine frees those of a removed process set."""
         until = time.monotonic() + 30
         while self.live()[kind] != count and time.monotonic() < until:
             time.sleep(0.001)
@@ -132,13 +132,13 @@ class Gpu:
 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array over memory that something else owns."""
+    """Return an array over memory that another object owns."""
     raw = (ctypes.c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(address)
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
 class Tensor:
-    """An array in memory of the device; its bytes begin `shift` elements behind a border of the allocation."""
+    """An array in memory of the device that begins `shift` elements after the start of its allocation."""
 
     def __init__(self, gpu: Gpu, like: NDArray[Any], shift: int = 0) -> None:
         self._gpu = gpu
@@ -175,7 +175,10 @@ def world() -> World:
 def start(
     ask: Ask, inputs: Sequence[tuple[int, NDArray[Any]]], outputs: Sequence[int], gpu: Gpu | None, stream: int = 0
 ) -> int:
-    """Inputs: addresses, and arrays that look the same. All ranks start the same ones in the same order."""
+    """Start a collective. All ranks must start the same ones in the same order.
+
+    Each input is its address, with an array of the same shape and dtype.
+    """
     member = default_context.membership_of(ask.set)
     number = next(_numbers.setdefault(member.id, itertools.count()))
     names = [f"t{number}.{index}" for index in range(len(inputs))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin_groups.py runs: process groups that overlap, whose operations NCCL launches."""
+"""Program of each rank of test_standin_groups.py: process groups that overlap, whose operations NCCL launches."""
 
 import os
 import signal
@@ -43,20 +43,20 @@ def run_orders(seed: str) -> None:
     for stream in streams[:2]:
         gpu.synchronize(stream)
         gpu.destroy(stream)
-    assert counted("launches") > 50 or sharing > 1  # one of those who share a GPU launches
+    assert counted("launches") > 50 or sharing > 1  # of ranks that share a GPU, only one launches
     dist.destroy_process_group()
     assert counted("live") == 0
     print("all in order", flush=True)
 
 
 def wait_and_go_on(group: Group, work: Any) -> None:
-    """What was launched already when a rank was lost does not tell of it; what comes next does."""
+    """Wait for two operations: one that was launched before the loss does not fail, but the next one does."""
     work.wait()
     group.all_reduce(10, 50)[0].wait()
 
 
 def run_silence(expected: str) -> None:
-    """Once a group has met, its operations exchange no word between ranks; those that NCCL lacks still do."""
+    """Check that ranks exchange no messages for an operation once their group is set up, unless NCCL lacks it."""
     begin()
     size = dist.get_world_size()
     groups = [Group(list(range(size)), None, CPU), Group(list(range(size)), dist.new_group(), CPU)]
@@ -81,7 +81,8 @@ def run_silence(expected: str) -> None:
     else:
         assert all(it["prompt_batches"] == 0 and it["control_messages"] > 0 for it in changes), changes
     counters = after[0]["counters"]
-    assert counters["data_bytes_sent"] is counters["data_bytes_received"] is None, counters  # NCCL does not tell
+    # NCCL does not report its bytes.
+    assert counters["data_bytes_sent"] is counters["data_bytes_received"] is None, counters
     work, check = groups[1].another_way(3, 100)
     work.wait()
     check()
@@ -91,7 +92,7 @@ def run_silence(expected: str) -> None:
 
 
 def run_mismatch() -> None:
-    """Ranks whose sizes differ: told where they agree on each operation."""
+    """Check that ranks get an error for different sizes when they negotiate each operation."""
     begin()
     dist.all_reduce(torch.ones(5))
     with pytest.raises(ProcessGroupError, match="operation 2"):
@@ -100,7 +101,7 @@ def run_mismatch() -> None:
 
 
 def do_something_else(limit_s: float) -> None:
-    """Until the default group has ended; its engine goes on meanwhile."""
+    """Wait until the default group has ended, while its engine continues."""
     default: Any = dist.group.WORLD
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
@@ -109,14 +110,14 @@ def do_something_else(limit_s: float) -> None:
 
 
 def keep_reducing(tensor: torch.Tensor, group: Any = None) -> None:
-    """One that has been launched before a group ends tells nothing; the next does."""
+    """Reduce until an operation fails. One that was launched before the group ended does not fail, the next does."""
     for _ in range(1000):
         dist.all_reduce(tensor, group=group)
 
 
 def run_absence() -> None:
-    """The last rank does not call what all others have launched: their time limit ends the group."""
-    begin(timeout_s=6)  # until the barrier, ranks may be this far apart
+    """Check that the time limit ends the group when the last rank omits an operation that the others launched."""
+    begin(timeout_s=6)  # limit also for the time between the first and the last rank at the barrier
     tensor = torch.ones(500)
     for _ in range(3):
         dist.all_reduce(tensor)
@@ -131,13 +132,13 @@ def run_absence() -> None:
         keep_reducing(tensor)
     heard_s = time.monotonic() - began
     until = time.monotonic() + 30
-    while counted("live") and time.monotonic() < until:  # a thread for that ends them
+    while counted("live") and time.monotonic() < until:  # a separate thread ends the communicators
         time.sleep(0.01)
     print(f"heard in {heard_s:.1f} s: {counted('live')} left", flush=True)
 
 
 def run_departure(folder: str) -> None:
-    """The last rank leaves without a call that all others have launched. Its group's limit is far away."""
+    """Let the last rank leave without calling an operation that all others launched, long before the time limit."""
     signs = Signs(folder)
     begin(timeout_s=100)
     tensor = torch.ones(500)
@@ -151,7 +152,8 @@ def run_departure(folder: str) -> None:
     with pytest.raises(ProcessGroupError, match=f"rank {last} "):
         keep_reducing(tensor)
     print(f"heard in {time.monotonic() - began:.1f} s", flush=True)
-    signs.show("heard")  # the error names the rank that left first, so none of these ranks may leave before the last
+    # The error names the rank that left first, so these ranks wait here until each of them has seen it.
+    signs.show("heard")
     signs.wait_for("heard", range(last))
     with pytest.raises(ProcessGroupError):
         dist.all_reduce(tensor)
@@ -160,7 +162,7 @@ def run_departure(folder: str) -> None:
 
 
 def launch(tensor: torch.Tensor) -> None:
-    """What wait() waits for: nobody waits for the GPU."""
+    """Start an operation, and wait until it is launched but not until the GPU is done."""
     launches = counted("launches")
     dist.all_reduce(tensor, async_op=True)
     default: Any = dist.group.WORLD
@@ -169,7 +171,7 @@ def launch(tensor: torch.Tensor) -> None:
 
 
 def has_ended(group: Any) -> bool:
-    """Because another rank has given it up."""
+    """Return True if another rank has ended the group."""
     try:
         group._channel.world.let_wait(0, 0)
     except EngineError:
@@ -178,7 +180,7 @@ def has_ended(group: Any) -> bool:
 
 
 def run_late(late_s: str) -> None:
-    """The last rank comes late to the last operation. All others have launched it, and leave."""
+    """Let the last rank call the last operation late. All others have launched it, and leave."""
     begin(timeout_s=60)
     tensor = torch.ones(500)
     for _ in range(3):
@@ -195,8 +197,8 @@ def run_late(late_s: str) -> None:
 
 
 def run_nobody() -> None:
-    """All but the last rank launch what it never calls, and leave: after the group's limit, and not much later."""
-    begin(timeout_s=6)  # until the barrier, ranks may be this far apart
+    """Leave after launching an operation that the last rank never calls, which ends soon after the group's limit."""
+    begin(timeout_s=6)  # limit also for the time between the first and the last rank at the barrier
     tensor = torch.ones(500)
     for _ in range(3):
         dist.all_reduce(tensor)
@@ -213,14 +215,14 @@ def run_nobody() -> None:
 
 
 def interrupt_while_leaving(group: Any) -> None:
-    """Set an alarm once the group is being left: an earlier alarm would not interrupt that."""
+    """Set an alarm once the group is being left, because an earlier alarm would not interrupt that."""
     while not group._channel.is_closed:
         time.sleep(0.001)
     signal.alarm(1)
 
 
 def run_interrupted() -> None:
-    """Rank 0 leaves what the other rank never calls, and somebody presses Ctrl-C."""
+    """Interrupt rank 0 with Ctrl-C while it leaves after launching an operation that the other rank never calls."""
     begin(timeout_s=100)
     tensor = torch.ones(500)
     for _ in range(3):
@@ -241,7 +243,7 @@ def run_interrupted() -> None:
 
 
 def run_abort(folder: str) -> None:
-    """Rank 0 gives up what the last rank never calls: at once, since it knows that it hangs."""
+    """Abort on rank 0 an operation that the last rank never calls. The abort does not wait for the time limit."""
     signs = Signs(folder)
     begin(timeout_s=100)
     tensor = torch.ones(500)
@@ -269,7 +271,7 @@ def run_abort(folder: str) -> None:
 
 
 def run_frozen() -> None:
-    """Rank 1 is stopped while operations of two groups are under way."""
+    """Stop rank 1 while operations of two groups are in flight."""
     begin()
     groups = [None, dist.new_group()]
     tensors = [torch.ones(5000) for _ in groups]
@@ -288,7 +290,7 @@ def run_frozen() -> None:
 
 
 def run_fork() -> None:
-    """A child of a process with operations under way uses nothing of them, and ends; the parent goes on."""
+    """Check that a forked child cannot use the parent's operations in flight and ends, while the parent continues."""
     begin()
     tensor = torch.ones(5000)
     dist.all_reduce(tensor)
@@ -305,11 +307,11 @@ def run_fork() -> None:
         work.wait()
     dist.all_reduce(tensor)
     assert float(tensor[0]) == dist.get_world_size() ** 2
-    print("went on", flush=True)  # and ends without a word to anybody
+    print("went on", flush=True)  # the process ends without leaving the group
 
 
 def run_loss(folder: str) -> None:
-    """Rank 1 is killed while groups have operations under way. A group without it is used as before."""
+    """Kill rank 1 while groups have operations in flight. A group without it still works."""
     signs = Signs(folder)
     begin()
     everybody, pairs = Group([0, 1, 2], None, CPU), [[0, 1], [1, 2], [0, 2]]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's kernels, compiled for the processor, by their names.
+// The engine's kernels, compiled for the processor, by name.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ inline std::map<std::string, Kernel>& Kernels() {
 }  // namespace standin
 
 #define HVD_INLINE inline
-// The last thread first: on a device nobody knows which is the first.
+// Run the last thread first, because a device guarantees no order of threads.
 #define HVD_KERNEL(name, Task, body)                               \
   static void name(const void* task, uint64_t threads) {           \
     for (uint64_t thread = threads; thread-- > 0;) {               \

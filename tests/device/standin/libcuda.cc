@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for the CUDA driver on a machine without a GPU: the functions that the engine calls, on memory of the host.
-// Here: the driver itself, its devices and contexts. Memory, streams and kernels: libcuda_*.cc.
+// Stand-in for the CUDA driver on a machine without a GPU: the functions that the engine calls, on host memory. This
+// file has the driver itself, its devices and contexts. Memory, streams and kernels are in libcuda_*.cc.
 #include "driver.h"
 
 using namespace standin;
@@ -97,7 +97,7 @@ int cuDeviceGetUuid(Uuid* uuid, int device) {
   return kSuccess;
 }
 
-// STANDIN_MPS=1: as if processes took no turns.
+// With STANDIN_MPS=1, pretend that MPS is enabled, so that processes do not take turns on the GPU.
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   ENTER_ANYWHERE("cuDeviceGetAttribute");
   *value = attribute == kMpsEnabled ? static_cast<int>(Variable("STANDIN_MPS", 0)) : 4;
@@ -150,7 +150,7 @@ int cuCtxGetDevice(int* device) {
 
 // ---- for tests alone
 
-// How many there are of memory, mapped (of other processes), host, events, streams, modules, contexts.
+// Return the number of objects: memory, mapped (memory of other processes), host, events, streams, modules or contexts.
 long standin_live(const char* kind) {
   Driver& driver = Driver::Get();
   std::lock_guard<std::mutex> lock(driver.mutex);
@@ -167,7 +167,7 @@ long standin_live(const char* kind) {
   return found == counts.end() ? -1 : static_cast<long>(found->second);
 }
 
-// Like STANDIN_FAIL, from now on.
+// Add failures in the syntax of STANDIN_FAIL.
 void standin_fail(const char* rules) { Faults::Get().Arm(rules); }
 
 }  // extern "C"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules, and kernels: the engine's own, compiled for the processor.
+// Modules and kernels of the stand-in: the engine's own kernels, compiled for the processor.
 #include "driver.h"
 #include "kernels.h"
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device, of other processes there, and of the host where a device reaches it.
+// Memory of the stand-in: that of its devices, of other processes' devices, and host memory that a device can access.
 #include "driver.h"
 
 using namespace standin;
 
 namespace {
 
-struct Side {  // of a copy of rows
+struct Side {  // source or destination of a copy of rows
   size_t x, y;
-  int kind;  // 1: memory of the host, 2: of a device
+  int kind;  // 1: memory of the host; 2: memory of a device
   uint8_t* host;
   uint8_t* device;
   void* array;
@@ -38,7 +38,8 @@ int cuMemAlloc_v2(Address* address, size_t bytes) {
   auto memory = Shared::Create(bytes, UuidOf(TheContext()->device).bytes);
   if (!memory) return kOutOfMemory;
   memory->PoisonAtEnd();
-  std::memset(memory->data(), 0xA5, std::min(bytes, size_t{1} << 20));  // nobody may count on zeros
+  // Fill with garbage, so that no caller can rely on zeros.
+  std::memset(memory->data(), 0xA5, std::min(bytes, size_t{1} << 20));
   *address = reinterpret_cast<Address>(memory->data());
   std::lock_guard<std::mutex> lock(Driver::Get().mutex);
   Driver::Get().memory[*address] = std::move(memory);
@@ -129,7 +130,7 @@ int cuIpcCloseMemHandle(Address address) {
   return Driver::Get().mapped.erase(address) ? kSuccess : kInvalidValue;
 }
 
-// ---- pages of the host that a device reaches, and values in them
+// ---- host pages that a device can access, and values in them
 
 int cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
   ENTER("cuMemHostRegister_v2");

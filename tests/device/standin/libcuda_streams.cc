@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events, streams, and values that streams wait for and write.
+// Events and streams of the stand-in, and values that streams wait for and write.
 #include "driver.h"
 
 using namespace standin;
@@ -17,8 +17,8 @@ int Keep(void** result, unsigned flags, std::shared_ptr<Shared> memory) {
   return kSuccess;
 }
 
-// STANDIN_CAPTURING=1: as if some thread captured a graph all the time, which forbids calls to threads that have not
-// said that they do not care.
+// With STANDIN_CAPTURING=1, pretend that some thread is always capturing a graph. This forbids calls on threads that
+// have not selected the relaxed capture mode.
 enum : int { kRelaxed = 2 };
 int& CaptureMode() {
   static thread_local int mode = 0;
@@ -94,7 +94,7 @@ int cuStreamDestroy_v2(Stream* stream) {
   ENTER("cuStreamDestroy_v2");
   std::lock_guard<std::mutex> lock(Driver::Get().mutex);
   if (!Driver::Get().streams.erase(stream)) return kInvalidHandle;
-  delete stream;  // what is on it is still done
+  delete stream;  // tasks that are on it still run
   return kSuccess;
 }
 
@@ -124,7 +124,7 @@ int cuStreamSynchronize(void* stream) {
   return Enter("cuStreamSynchronize");
 }
 
-// ---- values in pages of the host
+// ---- values in host pages
 
 int cuStreamWaitValue32_v2(void* stream, Address address, uint32_t value, unsigned) {
   ENTER("cuStreamWaitValue32_v2");
@@ -147,7 +147,7 @@ int cuStreamWriteValue32_v2(void* stream, Address address, uint32_t value, unsig
 
 // ---- for tests alone
 
-// Copies on a stream, so long after it is its turn. Both ends must stay.
+// Copy on a stream, `delay_us` after the copy's turn has come. Both buffers must stay valid until then.
 int standin_copy(void* to, const void* from, size_t bytes, long delay_us, void* stream) {
   ENTER("standin_copy");
   StreamOf(stream)->PutWaiting([=] {
@@ -157,7 +157,7 @@ int standin_copy(void* to, const void* from, size_t bytes, long delay_us, void* 
   return kSuccess;
 }
 
-// Runs on a stream: the stand-in for NCCL puts its work there.
+// Run a task on a stream, as the stand-in for NCCL does.
 int standin_put(void* stream, void (*run)(void*), void* argument) {
   ENTER("standin_put");
   Stream* const on = StreamOf(stream);

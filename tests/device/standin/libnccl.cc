@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for NCCL on a machine without a GPU, beside the stand-in for the driver. Bytes really go from process to
-// process, through memory that they share, when it is their turn on a stream. It is as unforgiving as NCCL: what one
-// process has launched first is done first, whatever the communicator, so ranks that launch in different orders wait for
-// ever, as do those whose peers are gone; until the communicator is aborted.
+// Stand-in for NCCL on a machine without a GPU, used with the stand-in for the driver. Bytes really go from process to
+// process through shared memory, when it is their turn on a stream. It is as strict as NCCL: a process runs its
+// launches in order, whatever their communicators. Ranks that launch in different orders wait indefinitely, and so do
+// ranks whose peers are gone, until the communicator is aborted.
 //
-// STANDIN_NCCL_VERSION says which it is, STANDIN_NCCL_ERROR=CODE@N that from the Nth launch on something is wrong, and
-// STANDIN_NCCL_REFUSE=CODE that no communicator can be made. STANDIN_NCCL_PAUSE_US: the most microseconds by which a
-// thread that launches may be late.
+// STANDIN_NCCL_VERSION sets the version. STANDIN_NCCL_ERROR=CODE@N reports an error from the Nth launch on, and
+// STANDIN_NCCL_REFUSE=CODE refuses all communicators. STANDIN_NCCL_PAUSE_US is the longest random delay of a launch in
+// microseconds.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ namespace {
 using standin::Shared;
 
 constexpr int kMostRanks = 16;
-constexpr size_t kRoom = size_t{32} << 10;  // bytes that a rank shows at a time
+constexpr size_t kRoom = size_t{32} << 10;  // bytes that a rank publishes at a time
 
 enum Result : int { kSuccess = 0, kSystemError = 2, kInvalidArgument = 4, kInvalidUsage = 5, kInProgress = 7 };
 
@@ -33,10 +33,10 @@ struct Id {
 };
 static_assert(sizeof(Id) == 128, "as large as NCCL's");
 
-// What the members of a communicator share.
+// Memory that the members of a communicator share.
 struct Board {
   std::atomic<uint32_t> members, arrived[kMostRanks];
-  std::atomic<uint64_t> steps[kMostRanks];  // of each rank: how often it has been at a meeting
+  std::atomic<uint64_t> steps[kMostRanks];  // of each rank: how many barriers of the communicator it has reached
   alignas(64) uint8_t room[kMostRanks][kRoom];
 };
 
@@ -45,9 +45,9 @@ struct Call {
   const uint8_t* from;
   uint8_t* to;
   size_t count;
-  int type, op, peer;  // a root, or who is at the other end
+  int type, op, peer;  // `peer` is a root or the other end
   void* stream;
-  double factor = 1.0;  // of the operation, which may be gone when it is this call's turn
+  double factor = 1.0;  // copied from the operation, which may be destroyed before this call runs
 };
 
 struct Comm {
@@ -60,20 +60,20 @@ struct Comm {
   std::atomic<uint64_t> step{0};
   std::mutex mutex;
   std::map<int, double> factors;  // by the number of the operation
-  int next_op = 5;                // those below are NCCL's own
+  int next_op = 5;                // lower numbers are NCCL's own operations
 };
 
 // ---- this process
 
 struct Process {
   std::atomic<long> live{0}, launches{0}, factors{0};
-  std::mutex launching;                   // a launch's number, and its place on its stream
-  std::atomic<uint64_t> put{0}, done{0};  // in the order of launches, of all communicators
-  std::atomic<int> error{kSuccess};       // that NCCL reports of all communicators
+  std::mutex launching;                   // makes a launch's number and its position on its stream agree
+  std::atomic<uint64_t> put{0}, done{0};  // numbers in the order of launches, of all communicators
+  std::atomic<int> error{kSuccess};       // error that all communicators report
   int device_of_next = 0;
 
   static Process& Get() {
-    static Process* const process = new Process;  // threads may still run at the end
+    static Process* const process = new Process;  // never destroyed, because threads may still run at the end
     return *process;
   }
 };
@@ -90,7 +90,7 @@ PutTask FindPut() {
 
 // ---- what a kernel does
 
-// Until all have been here as often as this rank; false: the communicator is gone.
+// Wait until all members have reached this barrier as often as this rank. Return false if the communicator was aborted.
 bool Meet(Comm& comm) {
   const uint64_t step = ++comm.step;
   comm.board->steps[comm.rank].store(step);
@@ -104,7 +104,7 @@ bool Meet(Comm& comm) {
   return !comm.aborted.load();
 }
 
-// Shows [begin, end) of `from` to all; `use` looks at what all show.
+// Publish [begin, end) of `from` to all members; `use` reads what all members have published.
 template <typename Use>
 bool Show(Comm& comm, const uint8_t* from, size_t begin, size_t end, Use use) {
   if (from && begin < end) std::memcpy(comm.board->room[comm.rank], from + begin, end - begin);
@@ -129,7 +129,7 @@ bool Reduce(Comm& comm, const Call& call, size_t first, size_t count, uint8_t* t
   return true;
 }
 
-// From one member to all, or to one.
+// Copy from one member to all, or to one.
 bool Give(Comm& comm, const uint8_t* from, uint8_t* to, size_t bytes, int giver) {
   for (size_t at = 0; at < bytes; at += kRoom) {
     const size_t until = std::min(bytes, at + kRoom);
@@ -166,7 +166,7 @@ bool RunCall(Comm& comm, const Call& call) {
   }
 }
 
-// Sends and receives of one group find each other: in as many meetings as the pair with the most bytes needs.
+// Match the sends and receives of one group, pair by pair.
 bool RunPairs(Comm& comm, const std::vector<Call>& calls) {
   for (int from = 0; from < comm.ranks; ++from) {
     for (int to = 0; to < comm.ranks; ++to) {
@@ -175,10 +175,9 @@ bool RunPairs(Comm& comm, const std::vector<Call>& calls) {
         if (call.kind == Call::kSend && comm.rank == from && call.peer == to) mine = &call;
       }
       size_t bytes = mine ? mine->count * standin::BytesOf(mine->type) : 0;
-      // The giver tells how much comes.
-      const bool told = Show(comm, reinterpret_cast<const uint8_t*>(&bytes), 0, sizeof bytes, [&] {
-        std::memcpy(&bytes, comm.board->room[from], sizeof bytes);
-      });
+      // The sender publishes the size.
+      const bool told = Show(comm, reinterpret_cast<const uint8_t*>(&bytes), 0, sizeof bytes,
+                             [&] { std::memcpy(&bytes, comm.board->room[from], sizeof bytes); });
       if (!told) return false;
       const Call* other = nullptr;
       for (const Call& call : calls) {
@@ -261,7 +260,7 @@ int LaunchGroup() {
     }
     launch.release();
     ++process.put;
-    ++process.launches;  // only now: who waits for it takes it to be on the stream
+    ++process.launches;  // counted last, because callers that wait for this count expect the launch on its stream
   }
   return kSuccess;
 }
@@ -296,7 +295,7 @@ void Connect(Comm* comm, Id id) {
   --comm->under_way;
 }
 
-auto* const named = new std::vector<std::shared_ptr<Shared>>;  // kept until the end of the process
+auto* const named = new std::vector<std::shared_ptr<Shared>>;  // never freed
 
 }  // namespace
 
@@ -337,7 +336,8 @@ int ncclCommInitRankConfig(Comm** result, int ranks, Id id, int rank, const Conf
 }
 #endif
 
-// What is launched is done in order, and freeing waits for all of it: in a group nobody waits before all have given up.
+// Abort a communicator. Launches run in order and freeing waits for all of them, so in a group no communicator waits
+// before all of the group are aborted.
 int ncclCommAbort(Comm* comm) {
   comm->aborted.store(true);
   if (depth > 0) {
@@ -351,9 +351,7 @@ int ncclCommAbort(Comm* comm) {
   return kSuccess;
 }
 
-int ncclCommFinalize(Comm* comm) {
-  return comm->state.load() == kSuccess ? kSuccess : kInvalidUsage;
-}
+int ncclCommFinalize(Comm* comm) { return comm->state.load() == kSuccess ? kSuccess : kInvalidUsage; }
 
 int ncclCommDestroy(Comm* comm) {
   standin::Await([&] { return comm->under_way.load() == 0; });
@@ -421,11 +419,11 @@ int ncclRecv(uint8_t* to, size_t count, int type, int peer, Comm* comm, void* st
 
 // ---- for tests alone
 
-long standin_nccl_live() { return Process::Get().live.load(); }      // communicators
+long standin_nccl_live() { return Process::Get().live.load(); }  // communicators
 long standin_nccl_launches() { return Process::Get().launches.load(); }
 long standin_nccl_factors() { return Process::Get().factors.load(); }  // operations with a factor
 
-// From now on something is wrong, as with STANDIN_NCCL_ERROR.
+// Report this error from now on, as with STANDIN_NCCL_ERROR.
 void standin_nccl_fail(int code) { Process::Get().error.store(code); }
 
 }  // extern "C"

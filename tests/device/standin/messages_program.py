@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin_messages.py runs: point to point between tensors that the engine takes for GPUs'."""
+"""Program of each rank of test_standin_messages.py: messages between tensors that count as tensors of a GPU."""
 
 import os
 import random
@@ -17,11 +17,11 @@ from torch_places import begin, current, gpu, on_cpu
 from horovod.torch.distributed.errors import ProcessGroupError
 
 Tensor = torch.Tensor
-_SIZES = (0, 1, 700, 40_000, 120_000)  # the last: more pieces than there are slots
+_SIZES = (0, 1, 700, 40_000, 120_000)  # the last one needs more pieces than there are slots
 
 
 def ends() -> tuple[int, int, int]:
-    """This rank, its right neighbour, its left one."""
+    """Return this rank, its right neighbour and its left one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     return rank, (rank + 1) % size, (rank - 1) % size
 
@@ -42,10 +42,10 @@ def finish() -> None:
 
 
 def run_ring(seed: str) -> None:
-    """In any order of tags, from streams that are late, some from and to the host, with and without collectives."""
+    """Send in any order of tags, from late streams, partly from and to the host, with and without collectives."""
     begin()
     rank, right, left = ends()
-    dice = random.Random(seed)  # the same on all ranks
+    dice = random.Random(seed)  # gives equal numbers on all ranks
     streams = [gpu.stream(), gpu.stream()]
     for turn in range(6):
         plan = [(tag, dice.choice(_SIZES), dice.random() < 0.25, dice.random() < 0.25) for tag in range(8)]
@@ -85,7 +85,7 @@ def run_ring(seed: str) -> None:
 
 
 def run_circle() -> None:
-    """Who waits for a message waits for nothing else that was launched, and nothing else waits for a message."""
+    """Check that a message and other launched operations never wait for each other."""
     begin(timeout_s=8)
     rank = dist.get_rank()
     total, there, back = torch.full((900,), float(rank)), torch.full((700,), 5.0), torch.zeros(700)
@@ -102,7 +102,7 @@ def run_circle() -> None:
             assert back[0] == 6
             dist.all_reduce(total)
         total.fill_(float(rank))
-    # A receive that was posted long before its message, and collectives in between that the sender needs first.
+    # A receive posted long before its message, with collectives in between that the sender runs first.
     if rank == 0:
         early = dist.irecv(back, 1)
         for _ in range(5):
@@ -117,7 +117,7 @@ def run_circle() -> None:
 
 
 def run_both_first() -> None:
-    """All pairs meet for the first time while each end sends, and everybody is somebody's first."""
+    """Let all pairs connect at the same time, while both ends of each pair send."""
     begin(timeout_s=10)
     rank, size = dist.get_rank(), dist.get_world_size()
     others = [other for other in range(size) if other != rank]
@@ -134,7 +134,7 @@ def run_both_first() -> None:
 
 
 def run_forgotten() -> None:
-    """Nobody need wait for a send."""
+    """Check that a send works even if the caller never waits for it."""
     begin()
     rank, right, left = ends()
     buffer = torch.zeros(700)
@@ -142,13 +142,13 @@ def run_forgotten() -> None:
         dist.isend(message(rank, turn, 700), right)
         dist.recv(buffer, left)
         assert torch.equal(buffer, message(left, turn, 700))
-    dist.barrier()  # the last ones are on their way
+    dist.barrier()  # the last messages are on their way
     assert len(channel()._forgotten) < 10, len(channel()._forgotten)
     finish()
 
 
 def run_itself() -> None:
-    """The engine's own: torch has no messages from a rank to itself."""
+    """Check the engine's messages from a rank to itself, which torch does not offer."""
     begin()
     world = channel().world
     for devices in ((0, 0), (0, -1), (-1, 0)):
@@ -165,13 +165,13 @@ def run_itself() -> None:
 
 
 def run_mismatch() -> None:
-    """Sizes that differ harm nobody but the two."""
+    """Check that different message sizes fail on the two ranks only."""
     begin()
     rank, right, left = ends()
     for _ in range(2):
         exchange = dist.send if rank == 0 else dist.recv
         with pytest.raises(ProcessGroupError, match="Mismatched message sizes"):
-            exchange(torch.ones(5 + rank), right)  # there are two ranks
+            exchange(torch.ones(5 + rank), right)  # with two ranks, both neighbours are the other rank
         sent = dist.isend(message(rank, 1, 400), right)
         buffer = torch.zeros(400)
         dist.recv(buffer, left)
@@ -181,7 +181,7 @@ def run_mismatch() -> None:
 
 
 def run_departure() -> None:
-    """A rank may leave as soon as its last message is on its way."""
+    """Check that a rank may leave as soon as its last message is on its way."""
     begin()
     rank = dist.get_rank()
     if rank == 0:
@@ -194,7 +194,7 @@ def run_departure() -> None:
 
 
 def run_unfinished() -> None:
-    """Rank 1 leaves without waiting for its send; ranks 0 and 2 go on. What came before it has come."""
+    """Let rank 1 leave without waiting for its send. Ranks 0 and 2 continue, and earlier messages arrive."""
     begin()
     group = dist.new_group([0, 2])
     rank = dist.get_rank()
@@ -235,7 +235,7 @@ def exchange_until_the_gpu_ends() -> None:
 
 
 def run_fault() -> None:
-    """The GPU of rank 1 comes to its end in the middle of a message."""
+    """Make the GPU of rank 1 fail in the middle of a message."""
     begin(timeout_s=60)
     began = time.monotonic()
     with pytest.raises(ProcessGroupError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
@@ -245,7 +245,7 @@ def run_fault() -> None:
 
 
 def exchange_until_the_end(signal_name: str) -> None:
-    """Rank 1 ends in the middle of it."""
+    """Exchange messages until rank 1 ends itself in the middle of one."""
     rank, right, left = ends()
     buffer, tensor = torch.zeros(40_000), torch.zeros(40_000)
     for turn in range(100_000):
@@ -262,7 +262,7 @@ last_turn = [0.0]
 
 
 def run_end(signal_name: str) -> None:
-    """Rank 1 is killed, or frozen."""
+    """Kill or stop rank 1."""
     begin(timeout_s=60)
     with pytest.raises(ProcessGroupError):
         exchange_until_the_end(signal_name)

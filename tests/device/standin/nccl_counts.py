@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stand-in for NCCL counts in this process."""
+"""Counters of the stand-in for NCCL in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 
 def counted(what: str) -> int:
-    """Return how many communicators are `live`, how many `launches` there were, or operations with `factors`."""
+    """Return the number of communicators (`live`), of `launches`, or of operations with a factor (`factors`)."""
     count = getattr(ctypes.CDLL(os.environ["STANDIN_NCCL"]), f"standin_nccl_{what}")
     count.restype = ctypes.c_long
     return int(count())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stand-in for NCCL adds: elements of its types, in the order of the ranks, half types in float.
+// Reductions of the stand-in for NCCL: elements of its types, in the order of the ranks, half types in float.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ T Narrow(W value) {
   }
 }
 
-// Operations: 0 sum, 1 product, 2 max, 3 min, above 4 sum of products with a factor.
+// Reduce with an operation: 0 sum, 1 product, 2 max, 3 min, above 4 a sum of products with a factor.
 template <typename T>
 void CombineAs(int op, double factor, const std::vector<const uint8_t*>& shown, size_t count, uint8_t* to) {
   for (size_t i = 0; i < count; ++i) {
@@ -59,7 +59,7 @@ void CombineAs(int op, double factor, const std::vector<const uint8_t*>& shown, 
       } else if (op == 1) {
         total = static_cast<W>(total * one);
       } else if (op == 2) {
-        total = total > one || total != total ? total : one;  // as the engine does; NCCL may differ
+        total = total > one || total != total ? total : one;  // treats NaN as the engine does; NCCL may differ
       } else if (op == 3) {
         total = total < one || total != total ? total : one;
       } else {
@@ -74,9 +74,9 @@ void CombineAs(int op, double factor, const std::vector<const uint8_t*>& shown, 
 inline void Combine(int type, int op, double factor, const std::vector<const uint8_t*>& shown, size_t count,
                     uint8_t* to) {
   using Run = void (*)(int, double, const std::vector<const uint8_t*>&, size_t, uint8_t*);
-  constexpr Run kRuns[] = {CombineAs<int8_t>,   CombineAs<uint8_t>,     CombineAs<int32_t>, CombineAs<uint32_t>,
-                           CombineAs<int64_t>,  CombineAs<uint64_t>,    CombineAs<HalfElement>, CombineAs<float>,
-                           CombineAs<double>,   CombineAs<BrainElement>};
+  constexpr Run kRuns[] = {CombineAs<int8_t>,  CombineAs<uint8_t>,     CombineAs<int32_t>,     CombineAs<uint32_t>,
+                           CombineAs<int64_t>, CombineAs<uint64_t>,    CombineAs<HalfElement>, CombineAs<float>,
+                           CombineAs<double>,  CombineAs<BrainElement>};
   kRuns[type](op, factor, shown, count, to);
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin_nccl.py runs. Every check raises when it fails."""
+"""Program of each rank of test_standin_nccl.py. Every check raises when it fails."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ for name in _ALONE:
 
 
 def wait_for_communicators(count: int) -> None:
-    """Wait until so many are left: a thread of the engine ends the communicator of a removed process set."""
+    """Wait until `count` communicators are left, because a thread of the engine ends that of a removed process set."""
     until = time.monotonic() + 30
     while counted("live") != count and time.monotonic() < until:
         time.sleep(0.001)
@@ -41,22 +41,22 @@ def wait_for_communicators(count: int) -> None:
 
 
 def sharing() -> list[int]:
-    """The ranks of this rank's GPU; the first of them leads."""
+    """Return the ranks of this rank's GPU, the first of which leads there."""
     return [rank()] if len(GPUS) < size() else [it for it in range(size()) if GPUS[it] == GPUS[rank()]]
 
 
 def some_share() -> bool:
-    """Whether the stand-in has told ranks that they have the same GPU."""
+    """Return True if the stand-in gives some ranks the same GPU."""
     return len(set(GPUS)) < size() if len(GPUS) == size() else "STANDIN_UUID_BY_RANK" not in os.environ
 
 
 def run_results(names: str) -> None:
-    """Each check after the other in one world, and some in another; nothing is left of either."""
+    """Run the checks one after the other in one world and some in a second one. Neither leaves anything behind."""
     before = gpu.live()
     for checks in (names.split(","), ["join", "order"]):
         launches = counted("launches")
         hvd.init()
-        assert world().shares_gpus(0) == -1  # nobody knows so far
+        assert world().shares_gpus(0) == -1  # unknown before the first operation
         for name in checks:
             CHECKS[name]()
         assert world().shares_gpus(0) == some_share()
@@ -71,7 +71,7 @@ def run_results(names: str) -> None:
 
 
 def run_otherwise(names: str) -> None:
-    """The same where NCCL cannot be used, or not for all of it."""
+    """Run the checks where NCCL cannot be used, or not for all operations."""
     hvd.init()
     for name in names.split(","):
         CHECKS[name]()
@@ -82,7 +82,7 @@ def run_otherwise(names: str) -> None:
 
 
 def run_joining() -> None:
-    """Each rank in turn joins while the others go on: all of it by NCCL, and on nobody else's GPU."""
+    """Let each rank in turn join while the others continue with NCCL, without using other ranks' GPUs."""
     hvd.init()
     CHECKS["order"]()
     contexts = gpu.live()["contexts"]
@@ -96,7 +96,7 @@ def run_joining() -> None:
 
 
 def run_factors() -> None:
-    """A factor that is another one in every step, as a scale that follows the loss is."""
+    """Use a different factor in every step, as dynamic loss scaling does."""
     hvd.init()
     tensor = Tensor(gpu, np.ones(50, np.float32))
     for turn in range(300):
@@ -118,7 +118,7 @@ def run_refused() -> None:
 
 
 class Order:
-    """Operations of sets that overlap, which each rank submits in an order of its own."""
+    """Operations of sets that overlap, which each rank submits in its own order."""
 
     def __init__(self, sets: list[ProcessSet | Any], dice: random.Random) -> None:
         self._sets, self._dice = sets, dice
@@ -163,7 +163,8 @@ def run_orders(seed: str) -> None:
     everybody = list(range(size()))
     groups = [everybody, everybody[:-1], everybody[1:], [0, size() - 1], everybody[1:-1]]
     if len(set(GPUS)) > 1:
-        groups.append([0, *everybody[2:]])  # with others it has a GPU in common, but not the rank that leads there
+        # This set uses a GPU that other sets use too, but lacks the rank that leads there.
+        groups.append([0, *everybody[2:]])
     sets = [(it, global_process_set if it is everybody else hvd.add_process_set(it)) for it in groups if len(it) > 1]
     order = Order(sets, random.Random(1000 * int(seed) + rank()))
     for turn in range(12):
@@ -179,7 +180,7 @@ def run_orders(seed: str) -> None:
 
 
 def run_fault(fault: str) -> None:
-    """Rank 1 meets its end, or another trouble. The others hear of it and shut down."""
+    """End rank 1, or make it fail in another way. The others get an error and shut down."""
     if fault == "frozen":
         run_frozen()
     elif fault == "killed in sets":
@@ -197,7 +198,7 @@ def run_frozen() -> None:
         world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu, stream))
 
     allreduce()
-    hvd.barrier()  # all ranks are done with the first allreduce
+    hvd.barrier()  # all ranks have finished the first allreduce
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     began = time.monotonic()
@@ -206,12 +207,12 @@ def run_frozen() -> None:
             allreduce()
     except EngineError as error:
         print(f"raised after {time.monotonic() - began:.1f} s: {error.args[1]}", flush=True)
-    gpu.synchronize(stream)  # nothing on the device waits any longer
+    gpu.synchronize(stream)  # no work on the device waits any longer
     hvd.shutdown()
 
 
 def run_killed_in_sets() -> None:
-    """Rank 1 is killed while operations of several sets are on the others' devices, one behind the other."""
+    """Kill rank 1 while the other devices have queued operations of several sets."""
     before = gpu.live()
     hvd.init()
     sets = [global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([1, 2])]
@@ -230,7 +231,7 @@ def run_killed_in_sets() -> None:
 
     text = ""
     try:
-        allreduce_all()  # rank 1 may be killed before the other ranks are done with these
+        allreduce_all()  # rank 1 may be killed before the other ranks have finished these
         for stream in streams:
             gpu.synchronize(stream)
         if rank() == 1:
@@ -241,7 +242,7 @@ def run_killed_in_sets() -> None:
             allreduce_all()
     except EngineError as error:
         text = str(error.args[1])
-    for stream in streams:  # nothing on the device waits any longer
+    for stream in streams:  # no work on the device waits any longer
         gpu.synchronize(stream)
         gpu.destroy(stream)
     for tensor in tensors:
@@ -252,7 +253,7 @@ def run_killed_in_sets() -> None:
 
 
 def run_trouble() -> None:
-    """NCCL itself reports an error, though nobody is lost."""
+    """Make NCCL itself report an error although no rank is lost."""
     hvd.init()
     tensor = Tensor(gpu, np.ones(50, np.float32))
     try:
@@ -266,7 +267,7 @@ def run_trouble() -> None:
 
 
 def run_leaving(folder: str) -> None:
-    """Rank 2 leaves, and NCCL reports an error of the communicator that it was in. The others go on without it."""
+    """Let rank 2 leave, and NCCL report an error of the communicator that contained it. The others continue."""
     signs = Signs(folder)
     hvd.init()
     others = hvd.add_process_set([0, 1])
@@ -285,10 +286,11 @@ def run_leaving(folder: str) -> None:
         print("left early", flush=True)
         return
     if rank() == 1:
-        signs.wait_for("left", [2])  # the engine blames NCCL for an error that is two seconds older than that
+        # The engine blames NCCL for an error that is two seconds older than the rank's departure.
+        signs.wait_for("left", [2])
         ctypes.CDLL(os.environ["STANDIN_NCCL"]).standin_nccl_fail(2)
-    until = time.monotonic() + 3.5  # NCCL is blamed after two seconds
-    are_early = True  # both ranks decide with the same numbers: their clocks differ
+    until = time.monotonic() + 3.5  # the engine blames NCCL after two seconds
+    are_early = True  # both ranks decide with the same numbers, because their clocks differ
     while are_early:
         left_s = hvd.allreduce(np.array([until - time.monotonic()]), name="on", op=hvd.Max, process_set=others)
         are_early = left_s[0] > 0
@@ -302,7 +304,7 @@ def run_leaving(folder: str) -> None:
 
 
 def run_departure() -> None:
-    """Rank 0, by whose word others take turns, leaves. A set without it cannot go on, and says why."""
+    """Let rank 0 leave, which assigns the launch slots of other sets. A set without it fails with that reason."""
     hvd.init()
     others = hvd.add_process_set([1, 2])
     tensor = Tensor(gpu, np.ones(50, np.float32))
@@ -325,7 +327,7 @@ def run_departure() -> None:
 
 
 def run_going_on() -> None:
-    """The same where the others share a GPU, and need no turns of rank 0's."""
+    """Let rank 0 leave where the others share a GPU and need no launch slots from it."""
     hvd.init()
     others = hvd.add_process_set([1, 2])
     tensor = Tensor(gpu, np.ones(50, np.int32))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin.py runs: the checks named on the command line. Every check raises when it fails."""
+"""Program of each rank of test_standin.py: the checks named on the command line. Each raises when it fails."""
 
 import os
 import signal
@@ -26,14 +26,15 @@ from horovod.common.rules import rows_of
 
 AVERAGE, SUM, _, MIN, MAX, PRODUCT = range(6)
 NUMPY = {SUM: np.add, AVERAGE: np.add, MIN: np.minimum, MAX: np.maximum, PRODUCT: np.multiply}
-SLOT = 65536  # as the test sets it
+SLOT = 65536  # as set by the test
 
 _rank = int(os.environ["HOROVOD_RANK"])
 if _rank == 1 and "FAIL_AT_RANK_1" in os.environ:
     os.environ["STANDIN_FAIL"] = os.environ["FAIL_AT_RANK_1"]
 if "STANDIN_UUID_BY_RANK" in os.environ:
     os.environ["STANDIN_UUID"] = f"of {_rank}"
-GPUS = os.environ.get("STANDIN_GPUS", "").split(",")  # by rank, "0,0,1": whose GPU is the same
+# GPU of each rank, for example "0,0,1"; ranks with equal numbers share one.
+GPUS = os.environ.get("STANDIN_GPUS", "").split(",")
 if "STANDIN_GPUS" in os.environ:
     os.environ["STANDIN_UUID"] = f"GPU {GPUS[_rank]}"
 if _rank and "DELAY_US_BUT_OF_RANK_0" in os.environ:
@@ -52,13 +53,13 @@ def rank() -> int:
 
 
 def small(name: str, shape: tuple[int, ...], of_rank: int, seed: int = 0) -> NDArray[Any]:
-    """Values whose sums and products are exact in every type."""
+    """Return values whose sums and products are exact in every type."""
     most = 2 if name == "bool" else 3
     return np.random.default_rng(1000 * seed + of_rank).integers(0, most, shape).astype(name)
 
 
 def wild(name: str, shape: tuple[int, ...], of_rank: int, seed: int = 0) -> NDArray[Any]:
-    """Values that overflow, round, and are not numbers."""
+    """Return values that overflow, need rounding, or are NaN."""
     dice = np.random.default_rng(77 + 1000 * seed + of_rank)
     if name == "bool":
         return dice.integers(0, 2, shape).astype(bool)
@@ -67,7 +68,7 @@ def wild(name: str, shape: tuple[int, ...], of_rank: int, seed: int = 0) -> NDAr
 
 
 def same_bits(got: NDArray[Any], wanted: NDArray[Any], what: object) -> None:
-    """But for the bits of what is not a number."""
+    """Check that both arrays have the same bits, where any NaN equals any other."""
     with np.errstate(all="ignore"):
         numbers = wanted == wanted
     equal = got.view(f"u{got.itemsize}") == wanted.view(f"u{wanted.itemsize}")
@@ -77,7 +78,7 @@ def same_bits(got: NDArray[Any], wanted: NDArray[Any], what: object) -> None:
 
 
 def outcome(ask: Ask, like: NDArray[Any]) -> NDArray[Any]:
-    """An output as this rank gets it, with nothing in it yet."""
+    """Return an empty output of the shape that this rank gets."""
     if ask.kind != REDUCESCATTER:
         return np.zeros_like(like)
     member = default_context.membership_of(ask.set)
@@ -85,7 +86,7 @@ def outcome(ask: Ask, like: NDArray[Any]) -> NDArray[Any]:
 
 
 def expected(ask: Ask, inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Out of small values of all members, in the order of the members."""
+    """Return the result for small values of all members, reduced in the order of the members."""
     member = default_context.membership_of(ask.set)
     dtype = inputs[0].dtype
     if ask.kind == BROADCAST:
@@ -99,7 +100,7 @@ def expected(ask: Ask, inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
         total = total != 0 if ask.op in (SUM, MAX) else np.all(np.stack(inputs), axis=0)
     elif np.issubdtype(dtype, np.integer):
         total = whole(whole(total * ask.postscale) / (len(inputs) if ask.op == AVERAGE else 1))
-    else:  # by one factor, in the type in which the engine adds
+    else:  # apply one factor, in the type in which the engine adds
         lane = np.float64 if dtype == np.float64 else np.float32
         total = total.astype(lane) * lane(ask.postscale / (len(inputs) if ask.op == AVERAGE else 1))
     if ask.kind == REDUCESCATTER:
@@ -109,7 +110,7 @@ def expected(ask: Ask, inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 class Run:
-    """One call on the device and the same in host memory, started together with others."""
+    """One call on the device and the same call in host memory, started together with others."""
 
     def __init__(
         self, ask: Ask, arrays: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]] | None, in_place: bool = False,
@@ -150,12 +151,12 @@ def every_ask(name: str) -> list[Ask]:
 
 
 def depends_on_order(ask: Ask, name: str) -> bool:
-    """Whether another order of additions than the host's, which some ways take, may give other bits."""
+    """Return True if another order of additions than the host's, which some transports use, may give other bits."""
     return ask.op not in (MIN, MAX) and ask.kind != BROADCAST and name.startswith(("float", "bfloat"))
 
 
 def check_operations() -> None:
-    """Every operation on every type, against NumPy and against the same call in host memory."""
+    """Check every operation on every type, against NumPy and against the same call in host memory."""
     by_gpu = len(set(GPUS)) > 1
     for seed, (name, _, _) in enumerate(DTYPES):
         runs = []
@@ -181,7 +182,7 @@ def check_groups() -> None:
 
 
 def check_many_tensors() -> None:
-    """More than one launch takes, in one batch; and tensors of several slots, also on odd borders."""
+    """Check a batch of more tensors than one launch takes, and tensors of several slots, also at odd offsets."""
     values = [[small("float32", (1 + k % 41,), of_rank, k) for k in range(300)] for of_rank in range(size())]
     wanted = [expected(Ask(ALLREDUCE), [values[of_rank][k] for of_rank in range(size())]) for k in range(300)]
     tensors = [Tensor(gpu, array, k % 5) for k, array in enumerate(values[rank()])]
@@ -211,10 +212,10 @@ def check_many_tensors() -> None:
 
 
 def extreme(name: str, shape: tuple[int, ...], of_rank: int) -> NDArray[Any]:
-    """The largest, the smallest and random integers, of which nearly every sum overflows."""
+    """Return the largest, the smallest and random integers, nearly all sums of which overflow."""
     limits, dice = np.iinfo(name), np.random.default_rng(of_rank)
     values = dice.integers(limits.min, limits.max, shape, name, endpoint=True)
-    kinds = np.random.default_rng(5).integers(0, 3, shape)  # alike on all ranks
+    kinds = np.random.default_rng(5).integers(0, 3, shape)  # equal on all ranks
     return np.where(kinds == 0, values, np.where(kinds == 1, np.array(limits.max, name), np.array(limits.min, name)))
 
 
@@ -224,7 +225,7 @@ def exact_average(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def check_averages() -> None:
-    """Averages of integers under 64 bits: exact, of several slots too, fused, on odd borders and with factors."""
+    """Check that averages of integers under 64 bits are exact: in several slots, fused, unaligned, with factors."""
     for shift, name in enumerate(("uint8", "int8", "uint16", "int16", "uint32", "int32")):
         runs = []
         for ask in (Ask(ALLREDUCE, AVERAGE), Ask(REDUCESCATTER, AVERAGE)):
@@ -238,13 +239,14 @@ def check_averages() -> None:
                     wanted.append(exact)
                 runs.append(Run(ask, values[rank()], wanted, shift=shift % 3))
                 scaled = replace(ask, prescale=0.5, postscale=2.0)
-                runs.append(Run(scaled, values[rank()], None, in_place=ask.kind == ALLREDUCE))  # as on the host
+                # Equal to the result on the host.
+                runs.append(Run(scaled, values[rank()], None, in_place=ask.kind == ALLREDUCE))
         for run in runs:
             run.check()
 
 
 def check_order() -> None:
-    """The input is as the caller's stream leaves it, and what the stream does next sees the result."""
+    """Check that an operation waits for the caller's stream, and that later work of the stream sees the result."""
     streams = [gpu.stream(), gpu.stream(), 0]
     count = 5000
     for turn in range(6):
@@ -256,7 +258,7 @@ def check_order() -> None:
         handle = start(ask, [(tensor.address, late)], [result.address], gpu, stream)
         world().finish(handle)
         world().let_wait(gpu.ordinal, stream)
-        # Whoever has its stream wait may do with the tensors as it likes.
+        # Once its stream waits for the result, the caller may overwrite the tensors.
         garbage = np.full(count, 1e30, np.float32)
         gpu.copy(read.ctypes.data, result.address, read.nbytes, stream)
         gpu.copy(tensor.address, garbage.ctypes.data, garbage.nbytes, stream)
@@ -270,7 +272,7 @@ def check_order() -> None:
 
 
 def check_asynchrony() -> None:
-    """A caller's stream may be busy for long: nobody waits for it who only starts an operation."""
+    """Check that starting an operation does not wait for the caller's stream, even if that is busy for long."""
     stream = gpu.stream()
     tensor = Tensor(gpu, np.zeros(10, np.float32))
     value = np.full(10, 1.0, np.float32)
@@ -288,7 +290,7 @@ def check_asynchrony() -> None:
 
 
 def check_sets() -> None:
-    """Two sets that overlap, at the same time."""
+    """Run operations in two sets that overlap, at the same time."""
     ranks = [list(range(size())), [0]] if size() < 3 else [list(range(size() - 1)), list(range(1, size()))]
     sets = [global_process_set if len(it) == size() else hvd.add_process_set(it) for it in ranks]
     runs = []
@@ -305,13 +307,13 @@ def check_sets() -> None:
 
 
 def check_join(of_rank: int = 0) -> None:
-    """One rank has no more data, and may never have had any: it takes part with zeros."""
+    """Let one rank join, possibly before it ever had data. It takes part with zeros."""
     value = np.full(SLOT // 2 + 3, rank() + 1, np.int32)
     wanted = np.full(SLOT // 2 + 3, size() * (size() + 1) // 2 - 1 - of_rank, np.int32)
     if rank() != of_rank:
         runs = [Run(Ask(ALLREDUCE), [value[:count].copy()], [wanted[:count]]) for count in (len(value), 5)]
         runs.append(Run(Ask(ALLREDUCE), [value[:3].copy(), value[:900].copy()], [wanted[:3], wanted[:900]]))
-        for name in ("int8", "int32"):  # the zeros count in an average, too
+        for name in ("int8", "int32"):  # the zeros count in an average too
             values = [extreme(name, value.shape, other) * (other != of_rank) for other in range(size())]
             exact = exact_average(values)
             runs += [
@@ -320,7 +322,7 @@ def check_join(of_rank: int = 0) -> None:
             ]
         for run in runs:
             run.check()
-    numpy_ops._collectives.join(gpu.ordinal)  # as torch's does
+    numpy_ops._collectives.join(gpu.ordinal)  # with the device, as torch's join does
     restart_numbers()
 
 
@@ -339,7 +341,7 @@ CHECKS = {
 
 
 def all_checks(names: Sequence[str], transport: str) -> None:
-    """Each after the other in one world; at the end nothing is left of it."""
+    """Run the checks one after the other in one world. At the end it leaves nothing behind."""
     before = gpu.live()
     hvd.init()
     for name in names:
@@ -351,13 +353,13 @@ def all_checks(names: Sequence[str], transport: str) -> None:
 
 def run_results(transport: str, names: str) -> None:
     all_checks(names.split(","), transport)
-    # Another world, in which rank 0 has joined before it has used a device.
+    # Run another world, in which rank 0 joins before it has used a device.
     all_checks(["join", "order"], transport)
     print("all checks passed", flush=True)
 
 
 def run_refused() -> None:
-    """Who asks for one way by name hears why it does not work."""
+    """Check that a transport chosen by name fails with the reason why it does not work."""
     hvd.init()
     tensor = Tensor(gpu, np.ones(3, np.float32))
     try:
@@ -368,7 +370,7 @@ def run_refused() -> None:
 
 
 def run_timeline(folder: str) -> None:
-    """The GPUs of all ranks begin a second after the host has launched the operation, all at the same time."""
+    """Start the GPUs of all ranks at the same time, a second after the host has launched the operation."""
     hvd.init()
     world().start_timeline(f"{folder}/{rank()}.json".encode())
     stream = gpu.stream()
@@ -383,7 +385,7 @@ def run_timeline(folder: str) -> None:
                 ID_BY_NAME["float32"], (count,), tensor.address, tensor.address, device=gpu.ordinal, stream=stream
             ),
         )  # fmt: skip
-        if name == "large":  # finished when it is launched, while "small" may have to wait for the GPU
+        if name == "large":  # "large" finishes when it is launched, while "small" may have to wait for the GPU
             world().finish(handle)
         hvd.barrier()
         if rank() == 0:
@@ -398,7 +400,7 @@ def run_timeline(folder: str) -> None:
 
 
 def run_departure() -> None:
-    """Rank 0 leaves as soon as its own work is done; the others have yet to read what it has gathered."""
+    """Let rank 0 leave as soon as its own work is done, while the others have yet to read its data."""
     hvd.init()
     values = [small("int32", (SLOT // 4,), of_rank) for of_rank in range(size())]
     runs = [Run(Ask(ALLREDUCE), [values[rank()]], [expected(Ask(ALLREDUCE), values)]) for _ in range(3)]
@@ -409,7 +411,7 @@ def run_departure() -> None:
 
 
 def run_fault(fault: str) -> None:
-    """Rank 1 meets its end. The others hear of it and shut down."""
+    """End rank 1. The others get an error and shut down."""
     before = gpu.live()
     hvd.init()
     tensor, stream = Tensor(gpu, np.ones(SLOT, np.float32)), gpu.stream()
@@ -419,7 +421,7 @@ def run_fault(fault: str) -> None:
 
     text = ""
     try:
-        for _ in range(3):  # rank 1 may meet its end before the other ranks are done with these
+        for _ in range(3):  # rank 1 may end before the other ranks have finished these
             allreduce()
         if rank() == 1:
             meet_end(fault, tensor, stream, allreduce)
@@ -445,7 +447,7 @@ def meet_end(fault: str, tensor: Tensor, stream: int, allreduce: Callable[[], No
         return
     world().let_wait(gpu.ordinal, stream)
     gpu.synchronize(stream)
-    if fault == "killed at work":  # the streams of the others wait for what never comes
+    if fault == "killed at work":  # the streams of the others wait for data that never comes
         gpu.copy(tensor.address, tensor.address, 4, stream, delay_s=100)
         allreduce()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin_regions.py runs: allreduces of tensors in memory of the device that all ranks map."""
+"""Program of each rank of test_standin_regions.py: allreduces in device memory that all ranks map."""
 
 import json
 import os
@@ -21,10 +21,10 @@ from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 AVERAGE, SUM, _, MIN, MAX, PRODUCT = range(6)
-if "DELAYS_US" in os.environ:  # by rank
+if "DELAYS_US" in os.environ:  # delays by rank
     os.environ["STANDIN_DELAY_US"] = os.environ["DELAYS_US"].split(",")[int(os.environ["HOROVOD_RANK"])]
 gpu = Gpu(int(os.environ["HOROVOD_RANK"]) % 2 if "DEVICE_BY_RANK" in os.environ else 0)
-COUNTS = (5, 16, 70_000, 1, 1024, 333)  # elements of a step's tensors
+COUNTS = (5, 16, 70_000, 1, 1024, 333)  # elements of the tensors of one step
 
 
 class Placed:
@@ -44,7 +44,7 @@ def direct_batches() -> int:
 
 
 def meet(process_set: ProcessSet = global_process_set) -> None:
-    """The first operation on the device, in which the members find out that they share it."""
+    """Run the first operation on the device, in which the members find out that they share it."""
     tensor = Tensor(gpu, np.ones(100_000, np.float32))
     world().finish(start(Ask(ALLREDUCE, set=process_set), [(tensor.address, tensor.array)], [tensor.address], gpu))
     world().let_wait(gpu.ordinal, 0)
@@ -77,7 +77,7 @@ def same(got: NDArray[Any], wanted: NDArray[Any], what: object) -> None:
 
 
 def reduce_and_check(ask: Ask, tensors: Sequence[Any], arrays: Sequence[NDArray[Any]], stream: int = 0) -> None:
-    """The device's contents come late; the same in host memory has to give the same bits."""
+    """Reduce tensors whose contents arrive late, and check that the reduction in host memory gives the same bits."""
     for tensor, array in zip(tensors, arrays, strict=True):
         gpu.copy(tensor.address, array.ctypes.data, array.nbytes, stream, delay_s=0.001)
     sources = [(it.address, array) for it, array in zip(tensors, arrays, strict=True)]
@@ -93,11 +93,11 @@ def reduce_and_check(ask: Ask, tensors: Sequence[Any], arrays: Sequence[NDArray[
 
 
 def check_bits() -> None:
-    """Every type and factor, in place, with nothing copied: one batch each, and all of them direct."""
+    """Check every type and factor, in place: each call is one batch and reduced without a copy."""
     streams = [0, gpu.stream(), gpu.stream()]
     asks = [Ask(ALLREDUCE, SUM), Ask(ALLREDUCE, AVERAGE), Ask(ALLREDUCE, MAX), Ask(ALLREDUCE, SUM, 0.3, 1.7)]
     asks.append(Ask(ALLREDUCE, AVERAGE, prescale=0.25))
-    extra = allocate(1) if hvd.rank() == 0 else None  # the numbers of regions differ
+    extra = allocate(1) if hvd.rank() == 0 else None  # makes the numbers of regions differ between ranks
     region = allocate(4 << 20)
     before, runs = direct_batches(), 0
     for dtype in ("float32", "bfloat16", "float64", "int32", "float16"):
@@ -114,7 +114,7 @@ def check_bits() -> None:
 
 
 def check_in_a_row() -> None:
-    """Many at once, on two streams, without waiting between them: what one leaves the next one adds up."""
+    """Start many operations on two streams without waiting between them, each adding up the previous results."""
     region, streams = allocate(1 << 20), [gpu.stream(), gpu.stream()]
     tensors = [Placed(region, at << 18, np.zeros(5000, np.int64)) for at in range(4)]
     values = [np.full(5000, hvd.rank() + at, np.int64) for at in range(4)]
@@ -137,7 +137,7 @@ def check_in_a_row() -> None:
 
 
 def check_unlike() -> None:
-    """One rank's tensors lie elsewhere: at other places, on no border, or in no region at all."""
+    """Check tensors that lie elsewhere on one rank: at another offset, unaligned, or in no region at all."""
     region = allocate(4 << 20)
     arrays = arrays_of("float32", hvd.rank())
     before = direct_batches()
@@ -154,7 +154,7 @@ def check_unlike() -> None:
 
 
 def check_set() -> None:
-    """The members of another set meet for themselves, also about regions that others know."""
+    """Check that the members of another set negotiate separately, also for regions that other sets know."""
     some = hvd.add_process_set(range(hvd.size())[:2])
     whole = allocate(1 << 20)
     if some.included():
@@ -170,7 +170,7 @@ def check_set() -> None:
 
 
 def check_join() -> None:
-    """Rank 0 has no more data: the others' tensors are summed with zeros."""
+    """Let rank 0 join. The others' tensors are summed with zeros."""
     region = allocate(1 << 20)
     tensor = Placed(region, 0, np.zeros(50_000, np.float32))
     tensor.array[...] = 1
@@ -187,7 +187,7 @@ def check_join() -> None:
 
 
 def check_reuse() -> None:
-    """Memory that nobody looks at any more is used again, and others have it mapped already."""
+    """Check that freed memory is used again, and that other ranks still have it mapped."""
     arrays = arrays_of("float32", hvd.rank())
     memory = gpu.live()
     first = allocate(64 << 20)
@@ -222,7 +222,7 @@ CHECKS: dict[str, Callable[[], None]] = {
 
 
 def run_results(names: str) -> None:
-    """In two worlds; tensors of the first outlive it, and are like any others in the second."""
+    """Run the checks in two worlds. Tensors of the first one stay valid, and count as ordinary ones in the second."""
     before = gpu.live()
     kept: list[Placed] = []
     for turn in range(2):
@@ -251,7 +251,7 @@ def run_results(names: str) -> None:
 
 
 def run_refused() -> None:
-    """One rank cannot map what the others have made: all copy, as they would without."""
+    """Check that all ranks copy, with the same results, if one rank cannot map the others' memory."""
     hvd.init()
     meet()
     if hvd.rank() == 1:
@@ -260,14 +260,14 @@ def run_refused() -> None:
     for _ in range(2):
         reduce_and_check(Ask(ALLREDUCE, SUM), places_of(region, arrays), arrays)
     assert direct_batches() == 0
-    assert world().allocate_region(0, gpu.ordinal, 100) is None  # it would be of no use
+    assert world().allocate_region(0, gpu.ordinal, 100) is None  # no region is given, because ranks could not use it
     del region
     hvd.shutdown()
     print("all checks passed", flush=True)
 
 
 def run_apart() -> None:
-    """Ranks that do not share a device, or not its memory, get none."""
+    """Check that ranks get no region if they do not share a device or its memory."""
     hvd.init()
     meet()
     assert world().allocate_region(0, gpu.ordinal, 100) is None
@@ -276,7 +276,7 @@ def run_apart() -> None:
 
 
 def run_departure() -> None:
-    """Ranks leave as soon as their work is launched: what is under way is done before memory goes."""
+    """Leave as soon as the work is launched. Work in flight finishes before its memory is freed."""
     before = gpu.live()
     hvd.init()
     meet()
@@ -294,7 +294,7 @@ def run_departure() -> None:
 
 
 def run_fault(victim: str, working: str) -> None:
-    """A rank is killed while the streams of others wait for it. They hear of it and shut down."""
+    """Kill a rank while the streams of others wait for it. The others get an error and shut down."""
     before, stream = gpu.live(), gpu.stream()
     hvd.init()
     text = allreduce_until_lost(int(victim), working, stream)
@@ -308,7 +308,7 @@ def run_fault(victim: str, working: str) -> None:
 
 
 def allreduce_until_lost(victim: int, working: str, stream: int) -> str:
-    """What the others are told."""
+    """Reduce until a rank is lost, and return the error text of the others."""
     meet()
     tensor = Placed(allocate(1 << 20), 0, np.ones(100_000, np.float32))
 
@@ -317,7 +317,7 @@ def allreduce_until_lost(victim: int, working: str, stream: int) -> str:
 
     text = ""
     try:
-        for _ in range(3):  # the victim may be killed before the other ranks are done with these
+        for _ in range(3):  # the victim may be killed before the other ranks have finished these
             allreduce()
         if hvd.rank() == victim:
             world().let_wait(gpu.ordinal, stream)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that another process can open by a handle. It has no name in any file system: the handle says in which process
-// it is open, and nothing is left of it when the last process that has it ends, however that comes.
+// Memory that another process can open by a handle. It has no name in any file system: the handle names the process in
+// which it is open. The memory disappears when the last process that has it ends, however it ends.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ constexpr size_t kPoisoned = size_t{16} << 20;
 
 struct Handle {
   int32_t process, descriptor;
-  uint64_t number;  // what the descriptor is open for may be something else by now
+  uint64_t number;  // verifies the memory, because the descriptor's number may have been reused
   uint64_t bytes;
   char uuid[16];
   char unused[24];
@@ -58,7 +58,7 @@ class Shared {
     return opened;
   }
 
-  // A late access from this process crashes; other processes find what nobody has written.
+  // Free the memory. Later accesses of this process crash, and other processes find garbage.
   ~Shared() {
     if (handle_.descriptor >= 0) {
       if (poisons_) std::memset(data(), 0xCD, std::min(bytes_, kPoisoned));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files by which ranks wait for each other without the engine, which may have ended."""
+"""Files with which ranks wait for each other without the engine, which may have ended."""
 
 import os
 import time
@@ -18,7 +18,10 @@ class Signs:
         (self._folder / f"{what} {os.environ['HOROVOD_RANK']}").touch()
 
     def wait_for(self, what: str, ranks: Iterable[int]) -> None:
-        """Wait until all these ranks have reached an event. The time limit of the test ends a wait in vain."""
+        """Wait until all these ranks have reached an event.
+
+        Only the time limit of the test ends the wait if one never does.
+        """
         missing = [self._folder / f"{what} {rank}" for rank in ranks]
         while missing := [path for path in missing if not path.exists()]:
             time.sleep(0.001)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that really run beside their callers: each has a thread and does its tasks one after the other. With
-// STANDIN_DELAY_US each task is late by up to that much, so that a missing wait shows as wrong data.
+// Streams that run concurrently with their callers: each has a thread that runs its tasks in order. With
+// STANDIN_DELAY_US each task is delayed by up to that time, so that a missing wait shows as wrong data.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ inline long Variable(const char* name, long otherwise) {
   return text && *text ? std::atol(text) : otherwise;
 }
 
-// Between processes there is nothing that wakes one: look again, less and less often.
+// Poll with increasing pauses, because nothing wakes a process that waits for another one.
 template <typename Condition>
 void Await(Condition condition) {
   for (long pause_us = 20; !condition(); pause_us = std::min(2 * pause_us, 1000L)) {
@@ -35,8 +35,8 @@ void Await(Condition condition) {
 
 class Stream {
  public:
-  // The thread outlives the stream until its tasks are done, and is never waited for: one that waits for what a dead
-  // process would have recorded stays where it is.
+  // The thread lives until the stream's tasks are done, and is never joined: it waits indefinitely if a task waits for
+  // an event that a dead process would have recorded.
   explicit Stream(int device) : device_(device), queue_(std::make_shared<Queue>()) {
     static std::atomic<uint64_t> numbers{0};
     const auto rank = static_cast<uint64_t>(Variable("HOROVOD_RANK", 0));
@@ -53,12 +53,12 @@ class Stream {
 
   int device() const { return device_; }
 
-  // A context in which a kernel went wrong does nothing more: who waits for its events waits in vain.
+  // Add a task that is skipped once a kernel has failed. Then an event that would have been recorded never is.
   void Put(std::function<void()> task) {
     PutWaiting([task = std::move(task)] { Faults::Get().WhileWhole(task); });
   }
 
-  // What waits, and looks by itself whether a kernel has gone wrong.
+  // Add a task that waits, and that checks itself whether a kernel has failed.
   void PutWaiting(std::function<void()> task) {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     queue_->tasks.push_back(std::move(task));
@@ -71,7 +71,8 @@ class Stream {
     return queue_->done == queue_->put;
   }
 
-  // Does the task now if the stream is idle, as a device would, however busy the host is. False if it is not idle.
+  // Run the task now if the stream is idle, as a device would, however busy the host is. Return false if it is not
+  // idle.
   bool DoIfIdle(const std::function<void()>& task) {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     if (queue_->done < queue_->put) return false;
@@ -79,10 +80,10 @@ class Stream {
     return true;
   }
 
-  // Until all that was put there before is done; for good once a kernel has gone wrong.
+  // Wait until all earlier tasks are done, or until a kernel has failed.
   void Wait() const { queue()->Wait(); }
 
-  // The tasks of a stream. A thread that waits for them may still do so when the stream is gone.
+  // The tasks of a stream. A thread that waits for them may outlive the stream.
   class Queue {
    public:
     void Wait() {
@@ -128,7 +129,7 @@ class Stream {
   std::shared_ptr<Queue> queue_;
 };
 
-// How often an event was recorded, and up to which of these what came before is done; in memory that may be shared.
+// Event: how often it was recorded, and up to which record all earlier work is done. The memory may be shared.
 class Event {
  public:
   Event(int device, std::shared_ptr<Shared> memory, bool timed)
@@ -145,11 +146,11 @@ class Event {
       for (uint64_t before = done.load(); before < number && !done.compare_exchange_weak(before, number);) {
       }
     };
-    // The timeline sets a device's clock by such an event, and gives up if that takes 20 ms.
+    // The timeline synchronises a device's clock with such an event, and gives up after 20 ms.
     if (!timed_ || !stream->DoIfIdle(task)) stream->Put(task);
   }
 
-  // For what is recorded now, whatever comes later; nothing at all if nothing was.
+  // Make the stream wait for the latest record, but not for later ones. Do nothing if the event was never recorded.
   void KeepWaiting(Stream* stream) const {
     const uint64_t number = counters().recorded.load();
     if (number == 0) return;

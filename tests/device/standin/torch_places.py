@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's CPU tensors as the engine takes them for a GPU's: the stand-in's memory is the host's too.
+"""torch's CPU tensors as the engine takes them for a GPU's, because the stand-in's memory is host memory too.
 
-Only places, which know torch.cuda, are others. The backend is registered, and `begin` makes the default group.
+Only the classes that use torch.cuda are replaced. The backend is registered, and `begin` makes the default group.
 """
 
 import ctypes
@@ -26,8 +26,8 @@ sharing = int(os.environ.get("RANKS_PER_GPU", "1"))
 if "STANDIN_UUID_BY_RANK" in os.environ:
     os.environ["STANDIN_UUID"] = f"of {int(os.environ['HOROVOD_RANK']) // sharing}"
 gpu = Gpu()
-current = threading.local()  # .stream: the stand-in's, of this thread
-on_cpu: set[int] = set()  # addresses of tensors that stay the host's
+current = threading.local()  # .stream: the stand-in's current stream of this thread
+on_cpu: set[int] = set()  # addresses of tensors that stay on the host
 
 
 class StandinPlace(places.Place):
@@ -43,7 +43,7 @@ class StandinPlace(places.Place):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        gpu.synchronize(self.stream)  # what torch does here is done at once
+        gpu.synchronize(self.stream)  # torch runs its next operation at once, not on a stream
         yield
 
     def follow(self, world: World) -> None:
@@ -81,7 +81,7 @@ def place_of(tensors: Sequence[Tensor]) -> places.Place:
 
 
 def keep_and_release(flight: Flight, followed: bool) -> None:
-    """torch's CPU tensors give their memory back at once, those of a GPU in the order of its streams."""
+    """Keep the tensors: torch frees CPU tensors at once, but those of a GPU in the order of its streams."""
     kept.append(flight._keep)
     release(flight, followed)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_standin_distributed.py runs: torch.distributed on tensors that the engine takes for a GPU's.
+"""Program of each rank of test_standin_distributed.py: torch.distributed on tensors that count as a GPU's.
 
 With `nccl` as an argument, they have to go through NCCL.
 """
@@ -17,7 +17,7 @@ from distributed_checks import Checks, all_gather_single, same
 
 
 def check_order() -> None:
-    """The input is as its stream leaves it, and who waits on another stream comes after the operation."""
+    """Check that an operation waits for its input's stream, and that another stream that waits sees the result."""
     rank, size = dist.get_rank(), dist.get_world_size()
     streams = [gpu.stream(), gpu.stream()]
     for turn in range(6):
@@ -42,7 +42,7 @@ def check_order() -> None:
 
 
 def check_asking() -> None:
-    """Who asks instead of waiting hears when the device is done, not when the work is launched."""
+    """Check that is_completed() is true only when the device is done, not when the work is launched."""
     stream = current.stream = gpu.stream()
     tensor, late = torch.zeros(50_000), torch.ones(50_000)
     dist.all_reduce(tensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA handler of libhvd_xla as a program of XLA's calls it (xla_frame.cc), on the stand-in's memory."""
+"""Calls of the CUDA handler of libhvd_xla as an XLA program makes them (xla_frame.cc), on the stand-in's memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INVALID_ARGUMENT, FAILED_PRECONDITION, ABORTED, UNIMPLEMENTED, INTERNAL, UNAVAIL
 
 
 class Buffer(ctypes.Structure):
-    """XLA_FFI_Buffer."""
+    """The C struct XLA_FFI_Buffer."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -34,7 +34,7 @@ class Buffer(ctypes.Structure):
 
 
 class Frame(ctypes.Structure):
-    """StandinCall."""
+    """The C struct StandinCall of xla_frame.cc."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("context", "kind", "op", "root", "only_root")),
@@ -48,7 +48,7 @@ class Frame(ctypes.Structure):
 
 
 class XlaError(Exception):
-    """(code, text) as the handler gave them."""
+    """Error of the handler, as (code, text)."""
 
 
 def _library() -> Any:
@@ -63,7 +63,7 @@ def _buffers(tensors: Sequence[Tensor]) -> Any:
     made = (Buffer * len(tensors))()
     for buffer, tensor in zip(made, tensors, strict=True):
         dims = (ctypes.c_int64 * len(tensor.shape))(*tensor.shape)
-        data = tensor.address if tensor.nbytes else None  # XLA gives nothing memory
+        data = tensor.address if tensor.nbytes else None  # XLA passes no address for empty arrays
         values = ctypes.sizeof(Buffer), None, DTYPES[tensor.dtype.name], data, len(tensor.shape), dims
         for (field, *_), value in zip(Buffer._fields_, values, strict=True):
             setattr(buffer, field, value)
@@ -74,7 +74,10 @@ def execute(
     gpu: Gpu, ask: Ask, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], stream: int,
     only_root: bool = False,
 ) -> None:  # fmt: skip
-    """Returns when XLA's thread would go on; XlaError if the handler gave an error."""
+    """Call the handler.
+
+    Return when XLA's thread would continue, and raise XlaError if the handler returned an error.
+    """
     frame = Frame(
         number_of(ask.set), ask.kind, ask.op, ask.root, int(only_root), ask.prescale, ask.postscale, name.encode(),
         stream, len(inputs), _buffers(inputs), _buffers(outputs),

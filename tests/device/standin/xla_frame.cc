@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for XLA on a GPU: makes a call frame as XLA's FFI does and calls a handler with it.
+// Stand-in for XLA on a GPU: builds a call frame as XLA's FFI does, and calls a handler with it.
 #include <xla/ffi/api/c_api.h>
 
 #include <cstring>
@@ -58,8 +58,8 @@ class Attributes {
     }
   }
   XLA_FFI_Attrs View() {
-    return {sizeof(XLA_FFI_Attrs), nullptr, static_cast<int64_t>(types_.size()), types_.data(), names_.data(),
-            values_.data()};
+    return {sizeof(XLA_FFI_Attrs), nullptr,       static_cast<int64_t>(types_.size()),
+            types_.data(),         names_.data(), values_.data()};
   }
 
  private:
@@ -90,7 +90,7 @@ struct StandinCall {
   const XLA_FFI_Buffer *inputs, *outputs;
 };
 
-// XLA's code of the error, and its text; 0 if there is none.
+// Call a handler. Return XLA's error code and write its text, or return 0 if there is no error.
 int standin_xla_call(XLA_FFI_Handler* handler, StandinCall* call, char* text, size_t capacity) {
   Attributes attributes;
   attributes.Add("context", &call->context);
@@ -126,7 +126,7 @@ int standin_xla_call(XLA_FFI_Handler* handler, StandinCall* call, char* text, si
   return code;
 }
 
-// What the handler says of itself: whether XLA may replay its calls from a command buffer.
+// Return the handler's traits: whether XLA may replay its calls from a command buffer.
 int standin_xla_traits(XLA_FFI_Handler* handler) {
   XLA_FFI_Metadata metadata{};
   metadata.struct_size = sizeof metadata;

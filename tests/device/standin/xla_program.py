@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of test_xla_standin.py runs: calls of the handler for GPUs. Every check raises when it fails."""
+"""Program of each rank of test_xla_standin.py: calls of the handler for GPUs. Every check raises when it fails."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def raised(call: Any) -> tuple[int, str]:
 
 
 def check(name: str, ask: Ask, values: Sequence[Sequence[NDArray[Any]]], only_root: bool = False) -> None:
-    """`values`: by member, by tensor."""
+    """Call the handler and check its results. `values` are indexed by member, then by tensor."""
     members = list(range(size())) if ask.set is global_process_set else list(ask.set.ranks or ())
     mine = values[members.index(rank())]
     inputs = [Tensor(gpu, array) for array in mine]
@@ -73,7 +73,7 @@ def check_one(name: str, ask: Ask, array: NDArray[Any], wanted: NDArray[Any]) ->
 
 
 def check_exchanges() -> None:
-    """Results that are larger than what one rank gives, or made of parts of all ranks' tensors."""
+    """Check results that are larger than one rank's input, or made of parts of all ranks' tensors."""
     for rows in (0, 1, SLOT // 8):
         parts = [small("int16", (rows * size(), 3), it, 7) for it in range(size())]
         check_one(f"gather.{rows}", Ask(ALLGATHER), parts[rank()], np.concatenate(parts))
@@ -94,7 +94,7 @@ def check_adasum() -> None:
 
 
 def check_root() -> None:
-    """The gradient of a broadcast: an average that only the root keeps."""
+    """Check the gradient of a broadcast, which is an average that only the root keeps."""
     values = [[small("float32", (33,), it), small("float32", (0,), it)] for it in range(size())]
     for root in range(size()):
         check(f"root.{root}", Ask(ALLREDUCE, AVERAGE, root=root), values, only_root=True)
@@ -108,7 +108,7 @@ def check_sets() -> None:
 
 
 def check_order() -> None:
-    """The input is what the stream makes of it, late; what the stream does next sees the result and may destroy it."""
+    """Check that a call waits for the stream's late input, and that later work of the stream sees the result."""
     count = 5000
     for turn in range(6):
         tensor, result = Tensor(gpu, np.full(count, -1.0, np.float32)), Tensor(gpu, np.zeros(count, np.float32))
@@ -126,7 +126,7 @@ def check_order() -> None:
 
 
 def check_late_rank() -> None:
-    """The others wait for longer than the handler drives the engine itself."""
+    """Check a late rank, for which the others wait longer than the handler drives the engine itself."""
     if rank() == 0:
         time.sleep(0.3)
     check("late", Ask(ALLREDUCE), [[small("float32", (100,), it)] for it in range(size())])
@@ -158,9 +158,9 @@ CHECKS = (
 
 
 def run_results() -> None:
-    assert xla.traits() == 0  # XLA must not put calls into a command buffer: other ranks take part in each
+    assert xla.traits() == 0  # XLA must not put calls into a command buffer, because other ranks take part in each call
     before = gpu.live()
-    for _ in range(2):  # the handlers find the second world, too
+    for _ in range(2):  # the handlers must find the second world too
         hvd.init()
         for it in CHECKS:
             it()
@@ -175,7 +175,7 @@ def run_results() -> None:
 
 
 def run_killed() -> None:
-    """Rank 1 dies while others are in the handler; they hear who it was, and give everything back."""
+    """Kill rank 1 while others are in the handler. They learn which rank it was and free everything."""
     before = gpu.live()
     hvd.init()
     tensor = Tensor(gpu, np.ones(SLOT, np.float32))
@@ -197,7 +197,7 @@ def run_killed() -> None:
 
 
 def run_shutdown() -> None:
-    """Whoever shuts down ends the calls that others wait in."""
+    """Check that a rank that shuts down ends the calls in which its threads wait."""
     hvd.init()
     tensor = Tensor(gpu, np.ones(5, np.float32))
     told: list[tuple[int, str]] = []
@@ -211,7 +211,7 @@ def run_shutdown() -> None:
         while json.loads(world().describe())["operations_under_way"] == 0 and thread.is_alive():
             time.sleep(0.001)
         thread.join(0.2)
-        assert thread.is_alive()  # rank 1 never calls
+        assert thread.is_alive()  # it waits, because rank 1 never calls
         hvd.shutdown()
         thread.join(20)
         assert not thread.is_alive()
@@ -220,7 +220,7 @@ def run_shutdown() -> None:
     else:
         try:
             hvd.barrier()
-        except hvd.HorovodInternalError:  # until the other has left
+        except hvd.HorovodInternalError:  # raised when the other rank has left
             pass
         hvd.shutdown()
     print("shut down", flush=True)

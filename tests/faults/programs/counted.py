@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains elastically with a fixed global batch, counts every sample, and reports what must stay true.
+"""Train elastically with a fixed global batch, count every sample, and report the values that tests check.
 
-Arguments: numpy or torch, a folder, and the number of epochs; 0: until the folder holds a file named stop.
-Each worker writes what it has tried into a file of its own; what was committed is counted in the state.
-
-Samples that pad a batch weigh nothing, so however many workers share the work, they compute the same but for rounding.
-The state adds up the loss of every batch: the curve of training remembers each step that was lost, done twice or done
-with something wrong, long after the weights have forgotten it.
+Arguments: numpy or torch, a folder, and the number of epochs. With 0 epochs, train until the folder holds a file named
+stop. Each worker writes the samples that it has tried into its own file, while the state counts the samples that were
+committed. Samples that pad a batch have weight 0, so results do not depend on the number of workers except for
+rounding. The state adds up the loss of every batch. This sum, `curve`, shows each step that was lost, done twice or
+done wrong, long after the weights have converged again.
 """
 
 import hashlib
@@ -29,11 +28,11 @@ from horovod.common.elastic import ObjectState, run_fn  # noqa: E402
 from horovod.common.objects import allgather_object, broadcast_object  # noqa: E402
 
 FRAMEWORK, FOLDER, EPOCHS = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-GLOBAL_BATCH = 60  # shared out evenly by 1 to 6 ranks
+GLOBAL_BATCH = 60  # divisible by 1 to 6 ranks
 SAMPLES = 5 * GLOBAL_BATCH + 7
 FEATURES = 8
 COMMIT_EVERY = 3
-PAUSE_S = float(os.environ.get("HOROVOD_TEST_PAUSE", "0.002"))  # a core for workers that are being started
+PAUSE_S = float(os.environ.get("HOROVOD_TEST_PAUSE", "0.002"))  # leaves processor time for workers that are starting
 
 _source = np.random.default_rng(7)
 INPUTS = _source.standard_normal((SAMPLES, FEATURES))
@@ -45,7 +44,7 @@ def digest(weights):
 
 
 class NumpyWork:
-    """Linear regression; the order of samples is kept by hand."""
+    """Linear regression, which tracks the order of samples itself."""
 
     def __init__(self):
         self.state = ObjectState(
@@ -96,7 +95,7 @@ class NumpyWork:
 
 
 class TorchWork:
-    """A small network, with the sampler and the loader that users would take."""
+    """A small network, with the sampler and the loader that users would choose."""
 
     def __init__(self):
         import torch
@@ -106,8 +105,9 @@ class TorchWork:
         self.torch, self.elastic = torch, hvd_torch.elastic
         torch.manual_seed(0)
         layers = torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-        self.model = torch.nn.Sequential(*layers).double()  # so that rounding stays far below what is looked for
-        if hvd.rank() > 0:  # only rank 0 knows where training begins
+        # Double precision keeps rounding far below the differences that tests look for.
+        self.model = torch.nn.Sequential(*layers).double()
+        if hvd.rank() > 0:  # other ranks start with wrong weights, which rank 0's must replace
             for parameter in self.model.parameters():
                 torch.nn.init.constant_(parameter, 7.0)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
@@ -158,7 +158,8 @@ def train(state):
             everybodys = hvd.allgather(indexes, name="indexes")
             loss = work.step(indexes, weights_of(indexes, everybodys, state.counts))
             work.recorded(batch, len(indexes))
-            # Written before it is counted: who is killed in between takes the count along, for all others go back.
+            # Written before it is counted. If this rank is killed in between, the count is undone, because all others
+            # go back.
             tries.write(f"{state.epoch} {' '.join(map(str, indexes))}\n".encode())
             state.curve += float(hvd.allreduce(np.array([loss]), name="loss")[0])
             np.add.at(state.counts, everybodys, 1)
@@ -177,8 +178,10 @@ def train(state):
 
 
 def weights_of(indexes, everybodys, counts):
-    """Of this rank's samples in the batch, so that the mean over ranks is the mean over samples that are new in this
-    epoch, each of which counts once."""
+    """Return the weights of this rank's samples in the batch.
+
+    With them, the mean over ranks is the mean over samples that are new in this epoch, each of which counts once.
+    """
     times = np.bincount(everybodys, minlength=SAMPLES)
     is_new = (times > 0) & (counts == 0)
     return is_new[indexes] / times[indexes] * hvd.size() / is_new.sum()
@@ -191,7 +194,10 @@ def pause():
 
 
 def is_over(state):
-    """Between two epochs alone: who comes back into the middle of one completes it first."""
+    """Return True if training ends.
+
+    It ends only between two epochs, so a worker that resumes within one completes it.
+    """
     asked = state.epoch >= EPOCHS if EPOCHS else not state.counts.any() and (FOLDER / "stop").exists()
     return bool(hvd.allreduce(np.array([float(asked)]), op=hvd.Sum, name="stop")[0])
 
@@ -207,7 +213,7 @@ def tell_of_epoch(state):
     if hvd.rank() == 0:
         missing, extra = int((state.counts == 0).sum()), int(state.counts.sum() - SAMPLES)
         report("epoch", birth=BIRTH, epoch=state.epoch, missing=missing, extra=extra, equal=len(set(found)) == 1)
-    hvd.barrier()  # nobody commits an epoch of which rank 0 could not tell any more
+    hvd.barrier()  # no rank commits this epoch before rank 0 has reported it
 
 
 with open(FOLDER / f"tries-{BIRTH}", "wb", buffering=0) as tries:
@@ -216,7 +222,7 @@ with open(FOLDER / f"tries-{BIRTH}", "wb", buffering=0) as tries:
 
         import horovod.torch  # noqa: F401 - before the others wait for this worker
 
-        torch.optim.SGD([torch.zeros(1)])  # the first one imports a good deal
+        torch.optim.SGD([torch.zeros(1)])  # the first one imports many modules
     hvd.init()
     work = TorchWork() if FRAMEWORK == "torch" else NumpyWork()
     work.run(train)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init and shutdown, as many times as asked for; reports what the process holds after a few cycles and after all."""
+"""Call init and shutdown many times, and report what the process holds after a few cycles and after all."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 has less to do than the others, or a bug: 'exit' ends it well, 'raise' with a KeyError."""
+"""Rank 1 ends early: 'exit' ends it normally, 'raise' with a KeyError."""
 
 import sys
 

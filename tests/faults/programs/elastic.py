@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains elastically until a file appears; reports the first step of each generation, and how it ended.
+"""Train elastically until a file appears; report the first step of each generation, and how training ended.
 
-Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once. The worker whose birth id
-is in TEST_FREEZES stops before it has asked for a place, that in TEST_FREEZES_IN_INIT when it has got one. TEST_STEPS
-names a file to which every worker adds the time, the generation and the number of each step. TEST_PAUSE_AFTER_INIT is
-how many seconds a worker waits between hvd.init() and its first collective in each generation but the first.
+Arguments: numpy or torch, the file, and optionally a birth id from which on workers fail at once. The worker with the
+birth id TEST_FREEZES stops before it asks for its rank, that with TEST_FREEZES_IN_INIT after it has received one.
+TEST_STEPS names a file to which every worker appends the time, the generation and the number of each step.
+TEST_PAUSE_AFTER_INIT is how many seconds a worker waits between hvd.init() and its first collective in each generation
+but the first.
 """
 
 import os
@@ -45,8 +46,10 @@ if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
 
 
 class InTwoParts(ObjectState):
-    """Handed over in two parts, like a model and its optimizer. The worker whose birth id is in TEST_DIES_IN_SYNC dies
-    between them, when a newcomer takes part for the first time."""
+    """State that is synchronised in two parts, like a model and its optimizer.
+
+    The worker with the birth id TEST_DIES_IN_SYNC dies between them from generation 2 on, when a new worker joins.
+    """
 
     def sync(self):
         self.half = self._bcast_object(self.half)
@@ -73,7 +76,7 @@ def train(state, step):
 
 def with_numpy():
     def step(state):
-        """Whatever the number of ranks, step n adds 7 * n + 3."""
+        """Add 7 * n + 3 in step n, whatever the number of ranks."""
         mine = 7.0 * state.steps + 4.0 - hvd.size() if hvd.rank() == 0 else 1.0
         state.weights = state.weights + hvd.allreduce(np.full(8, mine), op=hvd.Sum, name="gradient")
         state.half = state.steps + 1
@@ -106,7 +109,7 @@ def with_torch():
         state.optimizer.zero_grad()
         state.model(torch.randn(4, 16)).square().mean().backward()
         state.optimizer.step()
-        time.sleep(0.005)  # a core for the replacement, which is being imported meanwhile
+        time.sleep(0.005)  # leaves processor time for the replacement, which is importing modules
 
     state = hvd_torch.elastic.TorchState(model, optimizer, steps=0)
     hvd_torch.elastic.run(train)(state, step)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 makes a mistake, and ends only when rank 0, which has lost it, has ended long before. Not elastic itself."""
+"""Rank 1 fails by mistake, but its process ends long after rank 0, which fails because it lost rank 1.
+
+The program itself is not elastic.
+"""
 
 import os
 import time

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains elastically with compiled steps until a file appears; reports the first step of each generation.
+"""Train elastically with compiled steps until a file appears; report the first step of each generation.
 
-Arguments: the file, and tensorflow, keras, jax or torch. What is compiled stays over all generations, and names a
+Arguments: the file, and tensorflow, keras, jax or torch. Compiled functions are kept over all generations, and use a
 process set.
 """
 
@@ -18,7 +18,7 @@ from horovod.common.context import default_context
 STOP, FRAMEWORK = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 PAIR = hvd.ProcessSet([0, 1])
-compilations = []  # one entry each time that a step is traced
+compilations = []  # one entry for each tracing of a step
 
 
 def is_over():
@@ -26,7 +26,7 @@ def is_over():
 
 
 def tell(state, in_pair):
-    """What a compiled sum of ones over the pair gave is the number of its members."""
+    """Report a step. `in_pair` is a compiled sum of ones over the pair, so it equals the number of its members."""
     details = {"pair": PAIR.size(), "in_pair": None if in_pair is None else float(in_pair)}
     details |= {"generation": default_context.generation, "traces": len(compilations), "steps": state.steps}
     report("stepped", birth=BIRTH, size=hvd.size(), **details)
@@ -41,7 +41,7 @@ def train(state, step):
             tell(state, in_pair)
             is_new = False
         state.commit()
-        time.sleep(0.005)  # a core for the replacement, which is being imported meanwhile
+        time.sleep(0.005)  # leaves processor time for the replacement, which is importing modules
 
 
 def data(rows=8):
@@ -157,7 +157,7 @@ def with_torch():
         torch.nn.functional.mse_loss(state.model(x), y).backward()
         state.optimizer.step()
         own = torch.stack([one.detach().sum() for one in model.parameters()])
-        if PAIR.included():  # the optimizer's own set: its members' weights are alike
+        if PAIR.included():  # the optimizer's own process set, whose members have equal weights
             assert door.allreduce(own, op=door.Max, name="most", process_set=PAIR).tolist() == own.tolist()
         return door.allreduce(torch.ones([]), op=door.Sum, name="pair", process_set=PAIR) if PAIR.included() else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains elastically until a file appears; another file makes worker 1 stop, in its own code, without an end."""
+"""Train elastically until a file appears. Another file makes worker 1 hang in its own code."""
 
 import os
 import sys

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains elastically with process sets, checkpoints, a timeline and the autotuner, until a file appears.
+"""Train elastically with process sets, checkpoints, a timeline and the autotuner, until a file appears.
 
-Arguments: the file, the folder of the checkpoints. Reports the first step of each generation, and what is there in it.
+Arguments: the file, and the folder of the checkpoints. Each worker reports the first step of each generation, with the
+process sets, settings and files that exist then.
 """
 
 import json
@@ -22,7 +23,7 @@ PAIR, LAST = hvd.ProcessSet([0, 1]), hvd.ProcessSet([2])
 
 
 def workers_of(process_set):
-    """Birth ids of its members, as they find them among themselves."""
+    """Return the birth ids of the set's members, gathered within the set, or None on other workers."""
     return hvd.allgather_object(BIRTH, "births", process_set) if process_set.included() else None
 
 

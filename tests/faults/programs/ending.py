@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends while daemon threads are inside calls: `ending.py KINDS CODE SEED`; KINDS names what the threads call.
+"""End while daemon threads are inside calls: `ending.py KINDS CODE SEED`; KINDS names the calls of the threads.
 
-Each thread calls one thing in a loop, together with the same thread of the other rank. The main thread ends the program
-after a number of rounds that the seed chooses: it returns, or calls sys.exit(CODE).
+Each thread makes one call in a loop, together with the corresponding thread of the other rank. The main thread ends the
+program after a number of rounds that the seed chooses: it returns, or calls sys.exit(CODE).
 """
 
 import os
@@ -23,7 +23,7 @@ kinds, code, seed = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])
 for set_up in dict.fromkeys(SET_UP[kind.split(":")[0]] for kind in kinds):
     set_up()
 other = 1 - hvd.rank()
-# No rank ends while the other one is still being set up: hvd.init() of that rank would fail, as it should.
+# Wait until both ranks are set up: a rank that ended earlier would make hvd.init() of the other rank fail.
 folder = Path(os.environ[VARIABLE]).parent
 (folder / f"set-up-{hvd.rank()}").touch()
 while not (folder / f"set-up-{other}").exists():
@@ -38,11 +38,12 @@ def loop(kind: str, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:
-            # The other rank may end first, and the error that names it is right. What this rank's own end does to its
-            # threads must not be seen.
+            # The other rank may end first, and the error that names it is right. Errors caused by this rank's own end
+            # must not reach its threads.
             if f"rank {other}" not in str(error):
                 raise
-            rounds[kind].release(3 * len(kinds))  # the main thread waits for no round that the other rank has left
+            # The other rank takes part in no more rounds, so the main thread must not wait for any.
+            rounds[kind].release(3 * len(kinds))
             threading.Event().wait()
         rounds[kind].release()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces large tensors until something breaks. On SIGUSR1 a rank asks for many more, under names of its own."""
+"""Reduce large tensors until one fails. On SIGUSR1 a rank submits many more, under names that no other rank uses."""
 
 import signal
 import time
@@ -9,7 +9,7 @@ from faultkit.reports import report
 
 import horovod.numpy as hvd
 
-MANY = 3000  # requests: more than an inbox holds
+MANY = 3000  # requests, more than an inbox holds
 LARGE = np.ones(1_000_000)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hvd.init() changes in a process, and what an engine costs while nobody uses it. Reports both."""
+"""Report what hvd.init() changes in a process, and how much processor time an idle engine uses."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SETTINGS = ("OMP_", "MKL_", "OPENBLAS_", "GOMP_", "KMP_", "NUMEXPR_")
 
 
 def surroundings() -> dict[str, object]:
-    """What belongs to the program and not to us."""
+    """Return settings of the process that belong to the program and that the engine must not change."""
     return {
         "affinity": {str(thread): sorted(os.sched_getaffinity(int(thread))) for thread in before},
         "scheduler": os.sched_getscheduler(0),
@@ -28,7 +28,7 @@ def surroundings() -> dict[str, object]:
 
 
 def switches(thread: str) -> int:
-    """Return how often a thread has gone to sleep. How often others took its core from it says nothing about it."""
+    """Return how often a thread has gone to sleep. Involuntary switches do not count, as other processes cause them."""
     with open(f"/proc/self/task/{thread}/status") as status:
         return sum(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
 

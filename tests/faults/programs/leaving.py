@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 ends in the way that is named, and then takes some seconds for it; the other ranks wait in an allreduce."""
+"""Rank 1 ends in the way given and takes some seconds for it, while the other ranks wait in an allreduce."""
 
 import atexit
 import contextlib
@@ -11,7 +11,7 @@ import time
 
 way, linger_s = sys.argv[1], float(sys.argv[2])
 if way == "an early handler of atexit" and os.environ["HOROVOD_RANK"] == "1":
-    atexit.register(time.sleep, linger_s)  # which runs after Horovod's own
+    atexit.register(time.sleep, linger_s)  # this handler runs after Horovod's own
 
 import numpy as np  # noqa: E402
 
@@ -26,18 +26,18 @@ def report(**found):
 
 
 def linger():
-    """Stands for a tracker that sends its last data: the time it takes is the fault."""
+    """Take time to end, like a tracker that sends its last data."""
     time.sleep(linger_s)
     if way == "a handler of atexit":
-        raise OSError("the tracker's server has gone")  # its traceback is the last thing that the rank prints
+        raise OSError("the tracker's server has gone")  # its traceback is the last output of the rank
 
 
 def ignore(*_):
-    """Stands for a hook that shows an exception in its own way, and forgets the one that was there."""
+    """Replace sys.excepthook, like a library that shows exceptions itself and does not call the previous hook."""
 
 
 def leave():
-    """The end of rank 1."""
+    """End rank 1 in the way given."""
     if way == "a joined thread":
         threading.Thread(target=linger).start()
     elif not way.startswith("an early"):
@@ -68,7 +68,7 @@ def wait_in_vain():
 
 
 def harmless():
-    """What looks like the end of a program, and is none."""
+    """Do things that look like the end of a program but are not."""
     for target in (sys.exit, lambda: 1 / 0):
         thread = threading.Thread(target=target, args=[5] if target is sys.exit else [])
         thread.start()
@@ -89,7 +89,7 @@ if way == "harmless":
     atexit.register(hvd.allreduce, np.ones(2), name="at exit")
     sys.exit(0)
 try:
-    hvd.allreduce(np.ones(2), name="all are here")  # others may still be in it when rank 1 ends
+    hvd.allreduce(np.ones(2), name="all are here")  # other ranks may still be in it when rank 1 ends
     if hvd.rank() == 1:
         leave()
     hvd.allreduce(np.ones(2), name="never", process_set=pair if pair.included() else hvd.global_process_set)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of torch.distributed alone: rank 1 raises, and takes some seconds to end; rank 0 waits in an all_reduce."""
+"""Use torch.distributed alone: rank 1 raises and takes some seconds to end; rank 0 waits in an all_reduce."""
 
 import atexit
 import json
@@ -18,13 +18,13 @@ def report(**found):
     print(json.dumps({"rank": rank, "at": time.time(), **found}), flush=True)
 
 
-destroyed = dist.new_group([0, 1])  # kept, as programs do
+destroyed = dist.new_group([0, 1])  # kept after its destruction, as programs do
 dist.all_reduce(torch.ones(2), group=destroyed)
 dist.destroy_process_group(destroyed)
 try:
     dist.all_reduce(torch.ones(2))  # the other rank may still be in it when rank 1 ends
     if rank == 1:
-        atexit.register(time.sleep, linger_s)  # stands for a tracker that sends its last data
+        atexit.register(time.sleep, linger_s)  # like a tracker that sends its last data
         report(way="torch.distributed alone")
         raise ValueError("boom")
     dist.all_reduce(torch.ones(2))

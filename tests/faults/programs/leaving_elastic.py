@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job in which the first worker with rank 1 raises, and then takes some seconds to end."""
+"""Run an elastic job in which the first worker with rank 1 raises, and then takes some seconds to end."""
 
 import atexit
 import json

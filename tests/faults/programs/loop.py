@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces until something breaks, or until rank 0 gets SIGUSR1: then starts anew once, and ends well."""
+"""Reduce until a collective fails, or until rank 0 gets SIGUSR1: then initialise once more, and end normally."""
 
 import functools
 import json
@@ -87,7 +87,7 @@ def check_sum(elements: int) -> None:
 
 
 def loop() -> tuple[int, float]:
-    """(rounds, the longest one in seconds)"""
+    """Return the number of rounds, and the longest one in seconds."""
     rounds, slowest = 0, 0.0
     while True:
         began = time.monotonic()
@@ -102,11 +102,11 @@ def loop() -> tuple[int, float]:
             report("ready", port=world.tcp_port, rendezvous=rendezvous)
 
 
-# The launcher ends the survivors when one rank fails: they must have time to tell what the engine told them.
+# The launcher terminates the survivors when one rank fails, but they still have to report the engine's error.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGUSR1, ask_to_stop)
 hvd.init()
-# No other rank knows this name, so it is under way all the time: a failure finds it there.
+# No other rank uses this name, so the operation is in flight whenever a failure occurs.
 pending = hvd.allreduce_async(np.ones(1), name=f"only on rank {hvd.rank()}")
 try:
     rounds, slowest = loop()

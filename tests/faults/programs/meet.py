@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initialises and reduces once. One rank gets as far as a phase of hvd.init() after the meeting: `rank phase fault`.
+"""Initialise and reduce once, while one rank fails in a phase of hvd.init(): arguments `rank phase fault`.
 
-Phases: 'met' before anything was connected, else the first system call of that name, which native code makes.
+Phases after the rendezvous: 'met' before any connection is made, or the first system call of the given name, which
+native code makes.
 """
 
 import os
@@ -36,7 +37,8 @@ def after_the_meeting(infos):
     return result
 
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends the survivors, who have something to tell
+# The launcher terminates the survivors, but they still have to report the error.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if int(os.environ["HOROVOD_RANK"]) == victim:
     bootstrap.peers = after_the_meeting
 try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 has another release installed than the others, so to say: hvd.init() must fail on all of them."""
+"""Pretend that rank 1 has another release installed, so that hvd.init() must fail on all ranks."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only the last two ranks wait for a small tensor at once; then all are idle for longer than a peer may be silent."""
+"""Only the last two ranks wait for a small tensor at once. Then all are idle for longer than a peer may be silent."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces large tensors alone until that fails: ranks that are not first on their hosts have links for data only."""
+"""Reduce only large tensors until one fails: ranks that are not first on their hosts have links for data only."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The basic collectives, in a process that was refused the system calls named on the command line."""
+"""Run the basic collectives in a process that may not make the system calls named on the command line."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective in several sizes, checked; reports how long the slowest round took."""
+"""Check every collective in several sizes, and report how long the slowest round took."""
 
 import time
 
@@ -13,7 +13,7 @@ size, me = hvd.size(), hvd.rank()
 own, everybody = me + 1.0, np.arange(1.0, size + 1)
 slowest = 0.0
 for number, rows in enumerate((1, 1_000, 100_000)):
-    for _ in range(2):  # the second time its description is known
+    for _ in range(2):  # the second time its description is cached
         began = time.monotonic()
         total = hvd.allreduce(np.full(rows, own), op=hvd.Sum, name=f"allreduce.{number}")
         assert (total == everybody.sum()).all()

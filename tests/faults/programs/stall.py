@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks do 'before'; then one waits for SIGUSR1 before it does 'gradient' (or does 'other' at once).
+"""All ranks do 'before'; then one rank waits for SIGUSR1 before it does 'gradient' (or does 'other' at once).
 
-Which one, and how: 'late' rank 1, 'leader' rank 0, 'native' rank 1 in C code that keeps the GIL, 'different' rank 1.
+The argument chooses the rank and how it waits: 'late' rank 1, 'leader' rank 0, 'native' rank 1 in C code that keeps the
+GIL, 'different' rank 1 with 'other'.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ try:
         if way in ("late", "leader"):
             signal.sigwait([signal.SIGUSR1])
         elif way == "native":
-            # PyDLL does not release the GIL; the set of signals to wait for has bit n - 1 for signal n.
+            # PyDLL does not release the GIL. In the set of signals to wait for, bit n - 1 stands for signal n.
             awaited = (ctypes.c_uint64 * 16)(1 << (signal.SIGUSR1 - 1))
             ctypes.PyDLL(None).sigwait(awaited, ctypes.byref(ctypes.c_int()))
     name = "other" if hvd.rank() == 1 and way == "different" else "gradient"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many threads at once: in init, in collectives in different orders, and in collectives while another shuts down."""
+"""Use many threads at once: in init, in collectives in different orders, and in collectives during a shutdown."""
 
 import random
 import sys
@@ -36,7 +36,7 @@ with ThreadPoolExecutor(THREADS) as threads:
     list(threads.map(reduce_many, order))
     hvd.barrier()
     if hvd.rank() == 0:
-        # Each name holds this process's thread number, so no other rank ever joins in.
+        # Each name contains this process's thread number, so that no other rank ever takes part.
         started = threading.Barrier(THREADS)
         waiting = [threads.submit(wait_for_nobody, started) for _ in range(THREADS - 1)]
         started.wait()

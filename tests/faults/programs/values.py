@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd numbers, shapes, layouts and types through every operation; refusals must leave the ranks in step."""
+"""Send unusual numbers, shapes, layouts and types through every operation. After refusals, ranks must stay in step."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def refused(call, *texts: str) -> None:
 
 
 def moved_bits_are_kept() -> None:
-    """Quiet and signalling NaNs with their payload, infinities, negative zero, subnormals."""
+    """Check quiet and signalling NaNs with their payload, infinities, negative zero and subnormals."""
     for dtype, bits in ODD.items():
         odd = bits.view(dtype)
         same_bits(hvd.broadcast(odd if rank == 1 else np.zeros_like(odd), 1), bits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints host, place and a sum over all ranks."""
+"""Print the host, the rank's numbers and a sum over all ranks."""
 
 import socket
 import sys
@@ -11,4 +11,5 @@ import horovod.numpy as hvd
 hvd.init()
 total = hvd.allreduce(np.array([float(hvd.rank())]), op=hvd.Sum)
 place = f"{hvd.rank()}/{hvd.size()} {hvd.local_rank()}/{hvd.local_size()} {hvd.cross_rank()}/{hvd.cross_size()}"
-sys.stdout.write(f"{socket.gethostname()} {place} {int(total[0])}\n")  # at once: mpirun mixes pieces
+# In one write, because mpirun mixes the pieces of several ranks.
+sys.stdout.write(f"{socket.gethostname()} {place} {int(total[0])}\n")

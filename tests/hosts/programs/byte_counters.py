@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what this rank's byte counters and its host's network interface count while collectives move 50 MB."""
+"""Print this rank's byte counters and those of its host's network interface while collectives move 50 MB."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ TENSOR = np.ones(5_000_000 // 4, np.float32)
 
 
 def interface() -> tuple[int, int]:
-    """Bytes that the host has received and sent; packets that never leave it are not among them."""
+    """Return the bytes that the host has received and sent, without packets that stay on the host."""
     [line] = [line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("eth0:")]
     fields = line.split(":")[1].split()
     return int(fields[0]), int(fields[8])
@@ -30,7 +30,7 @@ hvd.init()
 hvd.allreduce(TENSOR, name="warm-up")  # makes the connections
 hvd.barrier()
 before = [*interface(), *snapshot()]
-hvd.barrier()  # the others have looked, too, before anything moves
+hvd.barrier()  # all ranks have taken their snapshot before any data moves
 for _ in range(10):
     hvd.allreduce(TENSOR, name="moved")
 hvd.barrier()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says its process id once all ranks have met, then reduces until something happens. Names SIGUSR1 and SIGUSR2."""
+"""Print the process id once all ranks are connected, then reduce until a failure. Print SIGUSR1 and SIGUSR2."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything through Ray's client: argv[1] is a ray:// address."""
+"""Use static and elastic executors through Ray's client. argv[1] is a ray:// address."""
 
 import sys
 

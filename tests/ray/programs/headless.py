@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster that loses its head while two jobs run on it; prints what becomes of the jobs and of their workers."""
+"""Run a cluster that loses its head while two jobs run on it; print how the jobs and their workers end."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import psutil
 from ray.cluster_utils import Cluster
 
 LIMIT_S = 150
-WORKERS = 2  # of each job
+WORKERS = 2  # workers of each job
 
 options = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args=options)
@@ -35,4 +35,4 @@ _, left = psutil.wait_procs(workers, timeout=LIMIT_S)
 print(f"{len(left)} workers left after {time.monotonic() - lost_at:.0f} s", flush=True)
 for node in cluster.list_all_nodes():
     node.kill_all_processes(check_alive=False, allow_graceful=False)
-os._exit(0)  # Ray's own end would wait for its head
+os._exit(0)  # Ray's own shutdown would wait for the head

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray's own HorovodTrainer, of Ray Train's first version, as users have written it: nothing of it knows of us."""
+"""Use Ray's own HorovodTrainer, of Ray Train's first version, as users have written it, unchanged for Khorovod."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains until Ray's head is lost, with the executor that argv[1] names; prints its workers, then each refusal."""
+"""Train until Ray's head is lost, with the executor that argv[1] names; print its workers, then each refusal."""
 
 import os
 import sys
