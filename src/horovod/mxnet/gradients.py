@@ -13,6 +13,7 @@ from horovod.common.exceptions import HorovodMismatchError
 from horovod.common.group_contents import CHECKSUM_DIGITS, GradientOf, described
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.supported_methods import method_in
 from horovod.common.util import split_list
 from horovod.mxnet.adapter import NDArray
 from horovod.mxnet.compression import Compression
@@ -93,6 +94,7 @@ class Reducer:
     def __init__(
         self, predivide: float, num_groups: int, process_set: ProcessSet, compression: Any = Compression.none
     ) -> None:
+        method_in(compression, (), "hvd.DistributedTrainer of MXNet")
         if predivide <= 0:
             raise ValueError(f"gradient_predivide_factor must be a positive number, not {predivide}")
         self._prescale = 1.0 / predivide
