@@ -82,7 +82,7 @@ def test_factors_on_integers_go_through_double_and_truncate(dtype, factors):
 @pytest.mark.parametrize("dtype", SIGNED)
 @on_all_ranks()
 def test_integer_average_truncates_toward_zero(dtype):
-    """Rank 0 contributes the whole sum, so that it need not be divisible. Rounding down would change negative results."""
+    """Rank 0 contributes the whole sum, so that it need not be divisible; floor would change negative ones."""
     sums = np.arange(-9, 10, dtype=dtype)
     result = hvd.allreduce(sums if hvd.rank() == 0 else np.zeros_like(sums))
     expected = [int(total / hvd.size()) for total in range(-9, 10)]

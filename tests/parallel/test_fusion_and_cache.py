@@ -30,7 +30,7 @@ KINDS = ("float32", "float32", "float64", "int32", "float32", "float32", "float1
 
 @on_all_ranks(*WORLDS)
 def test_a_training_loop():
-    """Each rank submits the named tensors of a step in a different order; one tensor has a dtype that cannot be fused."""
+    """Each rank submits a step's tensors in a different order; one of them has a dtype that cannot be fused."""
     digests = []
     for step in range(6):
         tensors = [inputs((size,), kind, seed=f"{step} {size}") for size, kind in zip(SIZES, KINDS, strict=True)]

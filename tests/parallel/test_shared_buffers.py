@@ -49,7 +49,7 @@ def test_factors_fusion_and_changing_places():
     digests = []
     for step in range(3):
         tensors = [inputs((311 + index,), "float16", seed=f"{step} {index}") for index in range(12)]
-        # Use new arrays at other addresses in every step, some of them in ordinary memory on one rank, under equal names.
+        # Use new arrays at other addresses in every step, some of them in ordinary memory on rank 1; keep the names.
         ordinary = hvd.rank() == 1 and step == 1
         targets = [
             mine(arrays) if ordinary and not index % 3 else shared(mine(arrays)) for index, arrays in enumerate(tensors)

@@ -307,8 +307,8 @@ for path in sys.stdin:
 def test_fifty_killed_processes_leave_valid_json(tmp_path):
     """The files are valid JSON, unless the kill hits the microsecond in which the last bracket moves to a new page.
 
-    That is unlikely unless the machine is busy and the process loses its core at that point. No event is ever cut, and the
-    format makes that bracket optional for this reason.
+    That is unlikely unless the machine is busy and the process loses its core at that point. No event is ever cut,
+    and the format makes that bracket optional for this reason.
     """
     random = np.random.default_rng(1)
     paths = [tmp_path / f"{number}.json" for number in range(50)]
