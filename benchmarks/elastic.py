@@ -7,8 +7,8 @@
 
 4 workers lose one, with and without a spare; 2 workers join 2; torchrun restarts for comparison; and the detection and
 resume times of faults 1 to 6. All processes are on this machine, with PyTorch on CPUs. A step of the small network
-takes about 10 ms, and every step is committed. The survivors keep their processes; torchrun starts all workers again from a
-checkpoint of every step. Fault 4, a host that is cut off, needs root and sshd, and is left out without them.
+takes about 10 ms, and every step is committed. The survivors keep their processes; torchrun starts all workers again
+from a checkpoint of every step. Fault 4, a host that is cut off, needs root and sshd, and is left out without them.
 """
 
 from __future__ import annotations
