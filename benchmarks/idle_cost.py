@@ -19,7 +19,7 @@ import numpy as np
 
 import horovod.numpy as hvd
 
-Times = tuple[float, float]  # wall, processor
+Times = tuple[float, float]  # seconds of the wall clock and of the processor
 
 _MATRIX = np.random.default_rng(0).random((96, 96))
 

@@ -38,7 +38,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet(depths: Sequence[int], width: int, classes: int) -> nn.Sequential:
-    """Return a network: a stem that shrinks the image fourfold, then stages, each at half the size and twice the width."""
+    """Return a network: a stem that shrinks the image fourfold, then stages with half the size and twice the width."""
     stem = [*_convolution(3, width, 7, stride=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]
     blocks: list[nn.Module] = []
     inputs = width

@@ -143,7 +143,7 @@ def test_ranks_that_disagree(mistake):
         assert isinstance(raised.value, hvd.HorovodMismatchError)
         assert str(raised.value).startswith(text.format(odd=hvd.size() - 1, size=hvd.size())), str(raised.value)
         texts.append(str(raised.value))
-        call(False)  # agreed
+        call(False)  # all ranks agree here
     check_engine_works()
     return texts
 

@@ -16,7 +16,7 @@ from harness.worlds import DYNAMIC, SMALL_CHUNKS, World, in_worlds, on_all_ranks
 
 from horovod.common.context import default_context
 
-LARGE, HUGE = 100_000, 4_000_000  # elements
+LARGE, HUGE = 100_000, 4_000_000  # number of elements
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 
@@ -155,7 +155,7 @@ def arrays_to_release(dtypes=KINDS_OF_DTYPES):
     """Return arrays, and a function that donates them and returns True if their memory is overwritten."""
     from harness.jax_door import jax, jnp
 
-    if jax.__version_info__ < (0, 5):  # keeps a reference of its own to an array of float8
+    if jax.__version_info__ < (0, 5):  # these versions keep their own reference to a float8 array
         dtypes = [dtype for dtype in dtypes if dtype not in FLOAT8]
     arrays = [jax.block_until_ready(jnp.ones(LARGE, dtype)) for dtype in dtypes]
     addresses = [array.unsafe_buffer_pointer() for array in arrays]

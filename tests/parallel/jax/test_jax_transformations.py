@@ -17,7 +17,7 @@ def test_gradients_are_those_of_the_other_doors(mode):
     from horovod.common.rules import rows_of
 
     me, size = hvd.rank(), hvd.size()
-    rows = size + 1  # uneven shares
+    rows = size + 1  # so that the shares are uneven
     weights = [np.arange(rows * size * 3, dtype=np.float64).reshape(-1, 3) * (rank + 1) for rank in range(size)]
     mean = sum(weights) / size
 

@@ -104,7 +104,7 @@ def test_gradients_that_are_none_in_some_passes():
     """A sum is applied in its round, no matter which pass had the gradient. Without a gradient the variable stays."""
     from harness import keras_door as door
 
-    sgd, mine = door.keras.optimizers.SGD, 2.0 * door.hvd.rank()  # 1 on average
+    sgd, mine = door.keras.optimizers.SGD, 2.0 * door.hvd.rank()  # the average over both ranks is 1
     optimizer = door.hvd.DistributedOptimizer(sgd(1.0, momentum=0.5), backward_passes_per_step=2)
     variables = [door.variable(np.zeros(2), name) for name in ("always", "sometimes")]
 

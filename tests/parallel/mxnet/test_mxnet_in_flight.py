@@ -14,7 +14,7 @@ from harness.mxnet_arrays import array_of, mx, on_mxnet_ranks
 import horovod.mxnet as hvd
 import horovod.numpy as hvd_numpy
 
-LARGE = 100_000  # elements
+LARGE = 100_000  # number of elements
 
 
 def overwrite(arrays):

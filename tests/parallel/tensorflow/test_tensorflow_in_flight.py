@@ -12,7 +12,7 @@ import pytest
 from harness.arrays import inputs, mine, reduced
 from harness.worlds import on_all_ranks
 
-LARGE = 100_000  # elements
+LARGE = 100_000  # number of elements
 UPDATES = {
     "assign": lambda tf, variable: variable.assign(tf.fill([LARGE], -1.0)),
     "assign_add": lambda tf, variable: variable.assign_add(tf.fill([LARGE], 100.0)),

@@ -21,7 +21,7 @@ import horovod.torch as hvd
 from horovod.torch.elastic import TorchState
 from horovod.torch.hooks import allreduce_hook, running
 
-SMALL = 600  # bytes: several buckets for the small models of these tests
+SMALL = 600  # bytes of a bucket, so that the small models of these tests need several buckets
 STEPS = 3
 
 

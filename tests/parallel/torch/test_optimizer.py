@@ -179,7 +179,7 @@ def test_passes_add_up_and_an_incomplete_window_is_reduced_by_step():
     optimizer = wrapped(model, backward_passes_per_step=3)
     expected = make_model()
     plain = OPTIMIZERS["sgd"](expected.parameters())
-    for count in (3, 3, 2, 1, 3):  # backward passes before a step
+    for count in (3, 3, 2, 1, 3):  # numbers of backward passes before a step
         optimizer.zero_grad()
         plain.zero_grad()
         for images, labels in batches(count):

@@ -28,7 +28,7 @@ def test_one_backward_too_many_is_refused():
         backward(model)
     optimizer.step()
     optimizer.zero_grad()
-    backward(model)  # and goes on after a step
+    backward(model)  # after the error, training continues with the next step
     optimizer.step()
     return model.weight.item()
 

@@ -182,7 +182,7 @@ def test_a_model_that_one_rank_leaves_out(shapes, wait):
     optimizers = [wrap(model, wait=wait) for model in models]
     plain = torch.optim.SGD([it for model in expected for it in model.parameters()], 0.1, momentum=0.5)
     for step in range(STEPS):
-        # Models of equal shapes are told apart by their first use.
+        # The first use distinguishes models of equal shapes, so no rank leaves one out in the first step.
         left_out = step % 2 if step or shapes is DIFFERENT[:2] else None
         for optimizer in (*optimizers, plain):
             optimizer.zero_grad()

@@ -16,7 +16,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.adapter import plain_tensors
 
 WITHOUT_TABLE = ArrayCalls(plain_tensors(None), default_context.handles.plain, translate)
-COUNT = 1000  # elements
+COUNT = 1000  # number of elements
 
 
 def replace_data(tensor):

@@ -12,7 +12,7 @@ all_gather_single = new_name(dist, "all_gather_single", "all_gather_into_tensor"
 reduce_scatter_single = new_name(dist, "reduce_scatter_single", "reduce_scatter_tensor")
 
 pytestmark = pytest.mark.timeout(150)
-COUNT = 1000  # elements
+COUNT = 1000  # number of elements
 
 RESIZED = {
     "resize_": lambda tensor: tensor.resize_(8 * COUNT),
