@@ -112,7 +112,7 @@ def label(workers: int) -> str:
 
 
 def differences(curves: list[Curve], plain: dict[int, Curve]) -> list[float]:
-    """Return the differences to the training without Horovod with that seed, at every epoch."""
+    """Return the differences from the losses without Horovod for the same seed, at every epoch."""
     return [
         loss - reference
         for curve in curves

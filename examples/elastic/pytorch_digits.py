@@ -30,7 +30,7 @@ def main() -> None:
 
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
-        # Training restarts here, so compute here what depends on the number of workers.
+        # Training restarts here when workers change, so compute here what depends on their number.
         batch_size = GLOBAL_BATCH // hvd.size()
         while state.epoch < options.epochs:
             loss = torch.zeros([])

@@ -16,7 +16,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 34
 # CSS classes of the lines: training and validation of this run, then of the earlier one.
 _STYLES = (("a", "b"), ("c earlier", "d earlier"))
 
-Curve = tuple[str, str, Sequence[float]]  # its name, its CSS class, and a value for each epoch
+Curve = tuple[str, str, Sequence[float]]  # name, CSS class, and a value for each epoch
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -102,7 +102,7 @@ def test_first_step_is_made_on_the_model_of_rank_0():
         network = begins(keras, kind, me + 1.0)
         check(trains(network, **options), by_numpy(1.0))
         if kind == "own" and door.BACKEND == "tensorflow":
-            assert network.traces <= 2  # as many as without Horovod's callback
+            assert network.traces <= 2  # at most as many as without Horovod's callback
     if door.BACKEND == "tensorflow":
         only_one = begins(keras, "unbuilt", me + 1.0)
         if me == 1:

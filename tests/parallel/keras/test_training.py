@@ -20,7 +20,8 @@ def test_k_workers_equal_one():
     adam = door.keras.optimizers.Adam
     alone = door.trained_alone(adam(0.05))
     modes = [door.COMPILED, {"run_eagerly": True}]
-    if door.IS_KERAS3 and door.keras.backend.backend() != "torch":  # other versions do not compile by default
+    # Keras 2 and the torch backend do not compile by default.
+    if door.IS_KERAS3 and door.keras.backend.backend() != "torch":
         modes.append({"jit_compile": False})
     for mode in modes:
         together = door.trained_together(door.hvd.DistributedOptimizer(adam(0.05)), **mode)

@@ -8,16 +8,8 @@ from harness.waiting import DEADLOCK2
 
 import horovod.torch as hvd
 
-SHAPES = [
-    (3,),
-    (),
-    (2, 5),
-    (1,),
-    (0,),
-    (7, 1, 2),
-    (5000,),
-    (4, 4),
-]  # the tensor of 5000 numbers is too large for a bundle
+# The tensor of 5000 numbers is too large for a bundle.
+SHAPES = [(3,), (), (2, 5), (1,), (0,), (7, 1, 2), (5000,), (4, 4)]
 
 
 class Weighted(torch.nn.Module):

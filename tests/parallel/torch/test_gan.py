@@ -8,7 +8,7 @@ from torch.nn.functional import softplus
 
 import horovod.torch as hvd
 
-ROWS, STEPS = 4, 4  # rows of each rank
+ROWS, STEPS = 4, 4  # rows of each rank in a step, number of steps
 MAX_NORM = 0.05  # so small that every step clips the discriminator's gradients
 
 

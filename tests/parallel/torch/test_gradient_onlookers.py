@@ -37,7 +37,7 @@ def test_a_kept_gradient_stays_and_its_home_serves_again_once_it_is_dropped(keep
             loss_of(parameters, step).backward()
             if is_home(large.grad):
                 homes.add(large.grad.data_ptr())
-            # Rank 1 keeps none: the others' gradients leave shared memory, and rank 1 must follow.
+            # Rank 1 keeps none: the gradients of the other ranks then take a different path, and rank 1's must follow.
             if step == 1 and hvd.rank() != 1:
                 kept.append(KEEPERS[keeper](large.grad))
                 results += tensors(kept)
