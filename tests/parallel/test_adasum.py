@@ -72,7 +72,7 @@ def test_zero_gradients_change_nothing():
 
 @on_all_ranks()
 def test_scale_of_one_rank_does_not_leak_into_the_others():
-    """Rank 0's gradient is 1000 times as large as the others; the result must still match the reference."""
+    """Rank 0's gradient is 1000 times as large as the others'; the result must still match the reference."""
     gradient = inputs((50,), "float64", size=1)[0]
     factor = 1000.0 if hvd.rank() == 0 else 1.0
     vectors = [gradient * (1000.0 if rank == 0 else 1.0) for rank in range(hvd.size())]

@@ -88,7 +88,7 @@ def check_engine_works():
 
 
 def differ(ways):
-    """Run these cases one after the other. After each error all ranks must be able to go on together."""
+    """Run these cases one after the other. After each error all ranks must be able to continue."""
     texts = []
     check_engine_works()  # so that no rank is late because it still has to import this module
     for odd, others, *parts in (DIFFERENT[way] for way in ways):

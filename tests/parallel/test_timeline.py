@@ -318,7 +318,7 @@ def test_fifty_killed_processes_leave_valid_json(tmp_path):
             nursery.stdin.flush()
             child = int(nursery.stdout.readline())
             wait_for_size(path, 1 + number * 2_000)
-            # Without it the kill would always hit the write that made the file grow.
+            # Sleep, because otherwise the kill would always hit the write that made the file grow.
             time.sleep(random.uniform(0, 0.02))
             os.kill(child, signal.SIGKILL)
         nursery.stdin.close()

@@ -131,7 +131,7 @@ def test_two_sets_of_gradients_with_equal_names():
 @pytest.mark.checked_numbers("two named JAX optimizers that ranks call in different orders", against="a single process")
 @on_all_ranks("shm2", limit_s=60)
 def test_names_of_their_own_let_ranks_differ_in_the_order_of_calls():
-    """Names allow other orders in a compiled program. Outside jit a rank waits in its first call, so orders must match."""
+    """Names allow other orders in a compiled program. Outside jit the orders must match, because each call waits."""
     import optax
     from harness.jax_door import hvd, jax
 

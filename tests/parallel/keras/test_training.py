@@ -93,7 +93,7 @@ def test_computed_gradients_are_reduced_and_applied_as_they_are():
         assert int(helper.counter) == 0
         step(optimizer, variable, "compute_gradients")
         assert (int(helper.counter), float(variable)) == (1, 0.0)
-        # Applies nothing because the accumulation is not complete.
+        # This call applies nothing, because the accumulation is not complete.
         optimizer.apply_gradients([(tf.constant(mine), variable)])
         assert (float(variable), int(optimizer.iterations)) == (0.0, 1)
         pairs = run()

@@ -111,7 +111,7 @@ def check_layer(tf, hvd, rows, shape, mode, mask=None, offset=1.0, tolerance=1e-
     close = {"rtol": tolerance, "atol": tolerance}
     np.testing.assert_allclose(my_y, y[mine], **close)
     np.testing.assert_allclose(my_dx, dx[mine], **close)
-    # The gradient of this rank's rows; an optimizer would sum them.
+    # These are gradients of this rank's rows; an optimizer would sum them.
     for gradient, expected in zip(my_dw, dw, strict=True):
         total = hvd.allreduce(tf.constant(gradient), op=hvd.Sum)
         np.testing.assert_allclose(total, expected, rtol=tolerance, atol=10 * tolerance)

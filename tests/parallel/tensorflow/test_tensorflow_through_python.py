@@ -21,7 +21,7 @@ def test_the_same_as_natively():
         patch.setenv("HOROVOD_TENSORFLOW_NATIVE", "0")
         operations, why_not = native._load()
         assert "HOROVOD_TENSORFLOW_NATIVE=0" in why_not
-        patch.setattr(ways, "operations", operations)  # importing with this setting has this effect
+        patch.setattr(ways, "operations", operations)  # importing horovod.tensorflow with this setting does this
         for mode in MODES:
             collectives.test_alltoall_with_splits.body(mode)
             collectives.test_groups_of_all_dtypes_with_factors.body(mode)

@@ -101,7 +101,7 @@ def test_weights_are_those_of_one_process(scope):
         np.testing.assert_allclose(training.big.detach().numpy(), reference.w, rtol=1e-3, atol=2e-5)
         small.grad = torch.from_numpy(np.mean(gradients, 0)[:20].copy())
         adam.step()
-        # Too small to be compressed, so torch's Adam is the reference.
+        # This tensor is too small to be compressed, so torch's Adam is the reference.
         torch.testing.assert_close(training.small, small, rtol=1e-4, atol=1e-6)
     state = training.optimizer.state[training.big]
     assert (int(state["frozen_at"]), int(training.optimizer.state[training.small]["frozen_at"])) == (4, 0)

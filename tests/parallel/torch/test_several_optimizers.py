@@ -143,7 +143,7 @@ def test_models_that_are_trained_together_on_other_routes():
 @on_torch_ranks("shm2")
 def test_optimizers_that_ranks_make_in_different_orders():
     models = make_models(DIFFERENT)
-    # Its names collide with the other models' names, but it is never used.
+    # The names of this optimizer collide with those of the others, but it is never used.
     unused = wrap(make_models(EQUAL)[0]) if hvd.rank() == 0 else None
     order = [0, 1, 2] if hvd.rank() == 0 else [2, 0, 1]
     made = {number: wrap(models[number]) for number in order}

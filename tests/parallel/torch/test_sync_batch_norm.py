@@ -166,7 +166,7 @@ def test_copies_and_frozen_inputs():
     layer = SyncBatchNorm(3, affine=True)
     twin = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
     assert twin.process_set is hvd.global_process_set
-    # Needs no gradient, so only the parameters' gradients are computed, without communication.
+    # The inputs need no gradient, so only the parameters' gradients are computed, without communication.
     inputs = torch.randn(4, 3)
     layer(inputs).square().sum().backward()
     twin(inputs).square().sum().backward()

@@ -89,7 +89,7 @@ def test_memory_that_a_tensor_lost_is_there_for_the_engine(maker):
         if hvd.rank() == 0:
             handle = hvd.allreduce_async_(tensor, name="replaced", op=hvd.Sum)
             replace(tensor)
-            # Would reuse the tensor's memory if it had been freed.
+            # These would reuse the tensor's memory if it had been freed.
             others = [torch.full((COUNT,), -1.0) for _ in range(20)]
         hvd.allreduce(torch.zeros(1), name="rank 0 has replaced it")
         if hvd.rank() == 0:
