@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Does Horovod cost accuracy? The digits example without it, then on 1, 2 and 4 workers with the same global batch.
+"""Compare the accuracy of the digits example without Horovod and on 1, 2 and 4 workers, with equal global batches.
 
     python benchmarks/accuracy.py            # a few minutes; writes docs/accuracy.md and docs/accuracy.svg
 
-Three seeds. Needs `pip install "khorovod[examples]"`.
+Uses three seeds. Needs `pip install "khorovod[examples]"`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ worst of the {count} seeds are {spread:.4f} apart.
 
 @dataclass
 class Curve:
-    """Validation after each epoch of one training. `workers` 0: without Horovod."""
+    """Validation results after each epoch of one training. `workers` is 0 for a training without Horovod."""
 
     workers: int
     seed: int
@@ -54,7 +54,7 @@ class Curve:
 
 
 def train(seed: int, epochs: int, with_horovod: bool) -> Curve:
-    """Inside a rank: one training."""
+    """Train once in this rank."""
     import torch
 
     import horovod.torch as hvd
@@ -83,7 +83,7 @@ def train(seed: int, epochs: int, with_horovod: bool) -> Curve:
 
 
 def work(options: argparse.Namespace) -> None:
-    """A rank's whole life: all seeds, so that processes start once for each number of workers."""
+    """Train with all seeds in this rank, so that processes start once for each number of workers."""
     import horovod.torch as hvd
 
     hvd.init()
@@ -99,7 +99,7 @@ def measure(workers: int, options: argparse.Namespace) -> list[Curve]:
         result = Path(folder) / "curves.json"
         seeds = ",".join(map(str, options.seeds))
         command = [sys.executable, __file__, "--worker", str(result), "--epochs", str(options.epochs), "--seeds", seeds]
-        # One thread for each rank: how many threads add a sum up changes its rounding, too.
+        # One thread for each rank, because the number of threads that compute a sum changes its rounding.
         one_thread = {"OMP_NUM_THREADS": "1"}
         with Process([*HOROVODRUN, "-np", str(workers), *command], one_thread, stdout=None, stderr=None) as job:
             if job.wait(LIMIT_S) != 0:
@@ -112,7 +112,7 @@ def label(workers: int) -> str:
 
 
 def differences(curves: list[Curve], plain: dict[int, Curve]) -> list[float]:
-    """From the run without Horovod of the same seed, at every epoch."""
+    """Return the differences from the losses without Horovod for the same seed, at every epoch."""
     return [
         loss - reference
         for curve in curves
@@ -182,7 +182,7 @@ def main() -> int:
         work(options)
         return 0
     if 1 not in options.workers:
-        options.workers = [1, *options.workers]  # the single process to compare with
+        options.workers = [1, *options.workers]  # the single process is the reference
     curves: dict[int, list[Curve]] = {}
     for workers in options.workers:
         for curve in measure(workers, options):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How close the autotuner comes to the best point of the whole grid, on the gradients of ResNet-50.
+"""Compare the autotuner's choice with the best point of the whole grid, on the gradients of ResNet-50.
 
     python benchmarks/autotune.py --np 2
 
-Measures every point of the grid, lets the tuner choose, and then measures its choice, the starting values and the
-grid's best points in turn: what counts is the ratio in that last part, where all saw the same machine.
+Measures every point of the grid, lets the tuner choose, then measures its choice, the starting values and the grid's
+best points in turn. The result is the ratio in that last part, because all its points meet equal conditions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from horovod.common.context import default_context
 
 MIB, KIB = 1 << 20, 1 << 10
 
-Point = tuple[int, float, int]  # fusion threshold in bytes, gathering time in ms, chunk in bytes
+Point = tuple[int, float, int]  # fusion threshold in bytes, cycle time in ms, chunk in bytes
 START: Point = (128 * MIB, 1.0, 256 * KIB)
 # The grid that the tuner searches (engine/tuning/autotune.cc).
 GRID: list[Point] = [
@@ -40,7 +40,7 @@ GRID: list[Point] = [
     for cycle in (0.1, 0.3, 1.0, 3.0, 10.0)
     for chunk in (64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB)
 ]
-RIVALS = 4  # of the grid's best points, measured again beside the tuner's choice
+RIVALS = 4  # how many of the grid's best points are measured again with the tuner's choice
 VARIABLES = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CHUNK_BYTES")
 
 
@@ -51,7 +51,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         program = [sys.executable, __file__, *sys.argv[1:], "--result", str(result)]
-        # One thread of compute for each rank, as a training process with a core of its own.
+        # One compute thread for each rank, like a training process with its own core.
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with Process([*HOROVODRUN, "-np", str(options.np), *program], one_thread, stdout=None, stderr=None) as job:
             if job.wait() != 0:
@@ -73,7 +73,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# In the ranks
+# The part that runs in the ranks.
 
 
 def work(options: argparse.Namespace) -> int:
@@ -100,7 +100,7 @@ def work(options: argparse.Namespace) -> int:
 
 
 def measure_fixed(point: Point, options: argparse.Namespace) -> float:
-    """One short life with these values: rank 0's score, which all ranks agree on."""
+    """Return rank 0's score with these settings in a new world, broadcast to all ranks."""
     with_settings(dict(zip(VARIABLES, map(str, point), strict=True)))
     training = training_of(options.compute_ms)
     training.measure(2)
@@ -110,12 +110,12 @@ def measure_fixed(point: Point, options: argparse.Namespace) -> float:
 
 
 def tune(options: argparse.Namespace) -> Point:
-    """What the autotuner chooses when it is left alone."""
+    """Return the autotuner's choice."""
     with_settings({"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": str(options.steps)})
     training = training_of(options.compute_ms)
     while (state := json.loads(default_context.world.describe()))["autotune"] == "running":
         training.step()
-        hvd.barrier()  # everyone has heard the same records, so everyone leaves the loop after the same step
+        hvd.barrier()  # all ranks have received equal records here, so they leave the loop after equally many steps
     hvd.shutdown()
     return state["fusion_threshold"], state["cycle_time_us"] / 1000, state["chunk_bytes"]
 
@@ -129,11 +129,11 @@ def with_settings(environ: Mapping[str, str]) -> None:
 
 @cache
 def training_of(compute_ms: float) -> Training:
-    """The same arrays for the whole run: a life of the engine does not begin with page faults."""
+    """Return the arrays, made once for the whole run so that later worlds do not start with page faults."""
     return Training(compute_ms)
 
 
-# What came out
+# The report.
 
 
 def report(result: dict[str, Any], options: argparse.Namespace) -> None:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long do the codecs take, compared with a copy of their input on the same core?
+"""Compare the time of the codecs with the time of a copy of their input on one core.
 
     python benchmarks/codecs.py [--megabytes 40] [--rounds 15] [--ratio 0.01]
     python benchmarks/codecs.py --write    # also store the results and renew docs/compression.md
 
-int8, one bit and top-k are the engine's; PowerSGD is made of torch operations and left out without torch. One thread on
-one core. Each round times a copy to another buffer and then every codec, so that all meet the same
-machine. Prints medians of the processor time, which other programs disturb less than the wall clock, and of its ratio
-to the copy of the same round, with the quartiles.
+int8, one bit and top-k are codecs of the engine. PowerSGD is made of torch operations, and left out without torch. All
+use one thread on one core. Each round times a copy to another buffer and then every codec, so that conditions are
+equal. Prints medians of the processor time, which other programs disturb less than the wall clock, and of its ratio
+to the copy of that round, with the quartiles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from horovod._engine import codec_flavour
 from horovod.common.codecs import Codec, Int8Codec, OneBitCodec, TopKCodec, is_finite
 
 Work = Callable[[], object]
-_MATRICES, _ROWS = 5, 1_000  # that PowerSGD divides the values into
+_MATRICES, _ROWS = 5, 1_000  # matrices, and rows of each, into which PowerSGD divides the values
 
 
 def timed(work: Work) -> float:
@@ -39,7 +39,7 @@ def timed(work: Work) -> float:
 
 
 def works(count: int, ratio: float) -> dict[str, Work]:
-    """What is timed, by name; the first is the copy."""
+    """Return the operations to time, by name. The first one is the copy."""
     random = np.random.default_rng(0)
     values = random.standard_normal(count, np.float32)
     residual = random.standard_normal(count, np.float32) * np.float32(0.1)
@@ -55,7 +55,7 @@ def works(count: int, ratio: float) -> dict[str, Work]:
         found |= {
             f"{name} encode": lambda codec=codec, memory=memory: codec.encode(values, wire=memory),
             f"{name} encode, feedback": lambda codec=codec, memory=memory: codec.encode(values, residual, left, memory),
-            # In a training step the candidate may take the place of the gradient, which is not needed any more.
+            # A training step no longer needs the gradient, so the candidate may overwrite it.
             f"{name} encode, feedback in place": lambda codec=codec, memory=memory: codec.encode(
                 left, residual, left, memory
             ),
@@ -68,7 +68,7 @@ def works(count: int, ratio: float) -> dict[str, Work]:
 
 
 def power_sgd(values: np.ndarray[Any, Any], residual: np.ndarray[Any, Any], rank: int = 4) -> dict[str, Work]:
-    """Return what PowerSGD does in a step, without the two exchanges between its parts."""
+    """Return the work of PowerSGD in a step, without the two exchanges between its parts."""
     import torch
 
     from horovod.common.compression_methods import PowerSGD

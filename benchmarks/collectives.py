@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Our collectives against those of other libraries, in one run on the same cores, round after round in turn.
+"""Compare our collectives with those of other libraries in one run on the same cores, in turns in every round.
 
     python benchmarks/collectives.py --np 2
     python benchmarks/collectives.py --quick --ops allreduce --sizes 4,32K,25M --peers gloo,openmpi
 
-Writes JSON lines and an SVG plot, prints tables with confidence intervals. Peers that are not installed are left out.
+Writes JSON lines and an SVG plot, and prints tables with confidence intervals. Leaves out peers that are not installed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def start_all(options: argparse.Namespace, worlds: list[World], log: Console) -> list[Series]:
-    """The series to measure, ours first. Every world that was tried is in `worlds`, to be stopped."""
+    """Return the series to measure, ours first. Add every world that was tried to `worlds`, for the caller to stop."""
     cores = [] if options.no_pinning else machine.cores_for(options.np)
     log.print(f"{options.np} ranks, " + (f"pinned to cores {cores}" if cores else "not pinned"))
     place = (options.np, cores, options.transport)

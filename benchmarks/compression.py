@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What compression saves where hosts are joined by slow links: training steps of our methods and of DDP's hooks.
+"""Measure what compression saves on slow links between hosts: training steps of our methods and of DDP's hooks.
 
     sudo python benchmarks/compression.py            # about 10 minutes
     sudo python benchmarks/compression.py --quick    # a short look at small layers
     sudo python benchmarks/compression.py --write    # also store the results and renew docs/compression.md
     python benchmarks/compression.py --page          # measure nothing: the page again from the stored results
 
-2 hosts with 2 ranks each, made of network namespaces behind 100 Mbit/s and 1 Gbit/s (`tc tbf` on both of them); then 2
-ranks on one host. The model has five layers of 2,000 x 2,000. All ways are alive at once and take turns. Reported are
-the step, the part above a step without exchange, the bytes that a host sends, and the bandwidth below which each method
-is faster than dense gradients.
+Uses 2 hosts with 2 ranks each, made of network namespaces behind 100 Mbit/s and 1 Gbit/s (`tc tbf` on both hosts), then
+2 ranks on one host. The model has five layers of 2,000 x 2,000. All ways stay alive and take turns. Reports the step,
+the part above a step without exchange, the bytes that a host sends, and the bandwidth below which each method is faster
+than dense gradients.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from testkit.places import ROOT
 
 Record = dict[str, Any]
 HOSTS, RANKS_ON_A_HOST = 2, 2
-_UNTIMED_BELOW_S = 1.0  # steps shorter than this begin a turn with one that is not timed: it finds the caches cold
+_UNTIMED_BELOW_S = 1.0  # seconds; a turn of shorter steps begins with an untimed one, because caches are cold
 
 
 @dataclass
 class Runner:
-    """The way's step in its world, and how many steps a turn has."""
+    """Steps of one way in its world, and their number in a turn."""
 
     way: Way
     world: World
@@ -51,7 +51,7 @@ class Runner:
     untimed: int = 0
 
     def steps(self, interface: str) -> Record:
-        """Make a turn. Seconds are the median step of the slowest rank; bytes are those of one step."""
+        """Make a turn. Return the median seconds of the slowest rank's steps, and the bytes of one step."""
         order = {"way": self.way.name, "count": self.count, "untimed": self.untimed, "interface": interface}
         answers = self.world.ask("steps", **order)
         slowest = [max(together) for together in zip(*(answer["seconds"] for answer in answers), strict=True)]
@@ -132,7 +132,7 @@ def start(stack: ExitStack, world: World, options: argparse.Namespace, hosts: Na
 
 
 def build(worlds: dict[str, World], ways: Sequence[Way]) -> list[Runner]:
-    """Build each way in its world; a way that the library does not have is left out with a line."""
+    """Build each way in its world. Print and leave out a way that the library does not have."""
     runners = []
     for way in ways:
         world = worlds[OURS if way.library == ALONE else way.library]
@@ -145,7 +145,7 @@ def build(worlds: dict[str, World], ways: Sequence[Way]) -> list[Runner]:
 
 
 def take_turns(runners: list[Runner], part: Record, options: argparse.Namespace, interface: str) -> list[Record]:
-    """Let all ways make steps round after round and return a record of each."""
+    """Let all ways make steps in every round. Return one record for each way."""
     for runner in runners:
         runner.count, runner.untimed = 1, 1 * (runner.way.library == ALONE)
         typical = runner.steps(interface)["seconds"]
@@ -153,7 +153,7 @@ def take_turns(runners: list[Runner], part: Record, options: argparse.Namespace,
         runner.untimed = int(typical < _UNTIMED_BELOW_S)
     turns: dict[str, list[Record]] = {runner.way.name: [] for runner in runners}
     for number in range(options.rounds):
-        first = number % len(runners)  # another one in each round: a way may profit from what came before it
+        first = number % len(runners)  # another way begins each round, because a way may profit from the one before it
         for runner in [*runners[first:], *runners[:first]]:
             turns[runner.way.name].append(runner.steps(interface))
         print(f"  round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
@@ -162,7 +162,7 @@ def take_turns(runners: list[Runner], part: Record, options: argparse.Namespace,
 
 
 def record_of(name: str, turns: list[Record], bound: list[float]) -> Record:
-    """Return the medians of a way, and what its step takes above that without exchange, pair by pair."""
+    """Return a way's medians, and the time of its steps above those without exchange, turn by turn."""
     found: Record = {"way": name, "step_s": median(turn["seconds"] for turn in turns)}
     for key in ("host_bytes", "counted_bytes", "cpu_s"):
         found[key] = median(turn[key] for turn in turns)
@@ -174,7 +174,7 @@ def record_of(name: str, turns: list[Record], bound: list[float]) -> Record:
 
 
 def check_weights(worlds: Any) -> None:
-    """RuntimeError unless all ranks of a world have the same weights, to the bit, after all these steps."""
+    """Raise RuntimeError unless all ranks of a world have equal weights after all these steps, bit for bit."""
     for world in worlds:
         answers = world.ask("weights")
         if len({answer["weights"] for answer in answers}) != 1:

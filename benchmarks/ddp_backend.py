@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed over the horovod backend and over Gloo: collectives of 25 MB and steps of DistributedDataParallel.
+"""Compare the horovod backend of torch.distributed with Gloo: collectives of 25 MB, DistributedDataParallel steps.
 
     python benchmarks/ddp_backend.py
 
-Both backends live in the same processes and take turns, round after round. Prints a table with the ratio and its 95 %
-interval, writes JSON lines, and fails unless DDP's parameters are the same to the bit over both.
+Both backends live in the same processes and take turns in every round. Prints a table with the ratio and its 95 %
+interval, writes JSON lines, and fails unless DDP's parameters are equal with both backends, bit for bit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
             process.end()
 
 
-# In every rank
+# The part that runs in every rank.
 
 
 def measure_all(options: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def measure_all(options: argparse.Namespace) -> int:
 
 
 def problems(torch: Any, dist: Any) -> dict[str, Callable[[Any], Any]]:
-    """By what they are called: given a group, the step to time."""
+    """Return functions by name. Each takes a group and returns the step to time."""
     from benchkit.workloads import resnet50_shapes
 
     size, count = dist.get_world_size(), MEGABYTES * 1_000_000 // 4 // dist.get_world_size()
@@ -109,7 +109,7 @@ def problems(torch: Any, dist: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 class DdpStep:
-    """One training step; calling it takes the next one."""
+    """Training with DistributedDataParallel; each call makes the next step."""
 
     def __init__(self, torch: Any, group: Any, shapes: list[Any] | None, images: int) -> None:
         torch.manual_seed(0)
@@ -126,7 +126,7 @@ class DdpStep:
         self._optimizer.step()
 
     def outcome(self) -> list[float]:
-        """What three steps from the same start lead to."""
+        """Return the sum of each parameter after three steps from a fixed start."""
         self._torch.manual_seed(5)
         for parameter in self._model.parameters():
             parameter.data.normal_(0, 0.02)
@@ -136,7 +136,7 @@ class DdpStep:
 
 
 def Parameters(torch: Any, shapes: list[Any]) -> Any:  # noqa: N802 - makes a module
-    """Tensors of given shapes that cost next to nothing to differentiate: what is left is DDP and the backend."""
+    """Return a module with tensors of these shapes and hardly any compute, so that DDP and the backend remain."""
 
     class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
@@ -159,7 +159,7 @@ def convolutional(torch: Any) -> Any:
 
 
 def take_turns(dist: Any, steps: dict[str, Callable[[], None]], options: argparse.Namespace) -> dict[str, Any]:
-    """Times of every backend, by round. A time is that of the slowest rank; the ranks start each step together."""
+    """Return the times of every backend by round: those of the slowest rank, with ranks that start together."""
     counts = {name: agreed_count(dist, step, options) for name, step in steps.items()}
     rounds: dict[str, list[list[float]]] = {name: [] for name in steps}
     for number in range(options.rounds):
@@ -189,7 +189,7 @@ def slowest(dist: Any, times: list[float]) -> list[float]:
     return [max(together) for together in zip(*of_all, strict=True)]
 
 
-# In rank 0
+# The part that runs in rank 0.
 
 
 def summarise(rounds: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the loss or the arrival of workers costs an elastic job: seconds from a fault to the next completed step.
+"""Measure the cost of losing and adding workers in an elastic job: seconds from a fault to the next completed step.
 
     python benchmarks/elastic.py                       # 4 minutes: as many rounds of everything as there is time for
     python benchmarks/elastic.py --seconds 900 --write # and put the tables between their marks in docs/elastic.md
 
-4 workers lose one, with and without a spare; two join two; torchrun's restart beside it; detect and resume seconds of
-faults 1 to 6. All processes are on this machine, with PyTorch on processors. A step is a small network's, about 10 ms;
-every step is committed. The survivors keep their processes; torchrun starts all workers again, from a checkpoint of
-every step. Fault 4, a host that is cut off, needs root and sshd, and is left out without them.
+4 workers lose one, with and without a spare; 2 workers join 2; torchrun restarts for comparison; and the detection and
+resume times of faults 1 to 6. All processes are on this machine, with PyTorch on CPUs. A step of the small network
+takes about 10 ms, and every step is committed. The survivors keep their processes; torchrun starts all workers again
+from a checkpoint of every step. Fault 4, a host that is cut off, needs root and sshd, and is left out without them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from testkit.ssh import missing
 
 PAGE = ROOT / "docs" / "elastic.md"
 WORKERS = 4
-STEAL = 7  # the column of /proc/stat
+STEAL = 7  # index of the steal time in /proc/stat
 Table = list[Sequence[str]]
 Found = list[dict[str, float]]
 
@@ -57,19 +57,19 @@ def parse() -> argparse.Namespace:
 
 
 def processor_times() -> list[int]:
-    """Of all processors since the machine was started, by what they did."""
+    """Return the time of all processors since the machine started, by kind of use."""
     return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
 
 
 class Clock:
-    """Shares out the time, and says how far things are."""
+    """Clock that divides the time among the measurements and prints the progress."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._began = time.monotonic()
 
     def rounds(self, what: str, share: float) -> Iterator[int]:
-        """Numbers from 0 on, at least one: as long as another like those before is over in time.
+        """Yield numbers of rounds, at least one, while another round of average length ends within the share.
 
         The shares leave a fifth of the time to jobs that are started before their first round.
         """
@@ -107,7 +107,7 @@ def measure(clock: Clock) -> dict[str, Found]:
 
 
 def first_and_others(workers: list[jobs.Entry], round_: int) -> jobs.Entry:
-    """Rank 0 every other time."""
+    """Return rank 0 in every second round, else another worker at random."""
     return random.choice(workers[1:]) if round_ % 2 == 0 else workers[0]
 
 
@@ -161,7 +161,7 @@ def markdown(table: Table) -> str:
 
 
 def write(page: Path, name: str, text: str) -> None:
-    """Between the marks of this name."""
+    """Replace the text between the marks of this name."""
     before, begin, rest = page.read_text().partition(f"<!-- {name}: benchmarks/elastic.py -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks that share one GPU: allreduce and training steps beside Gloo and NCCL over sockets, in the same run.
+"""Measure ranks that share one GPU: allreduce and training steps of Horovod, of Gloo, and of NCCL over sockets.
 
 Ways: khorovod (hvd), buckets and kept (steps of hvd with gradient_as_bucket_view, whose gradients are dropped or kept
-between steps), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and nccl
-(the same over those), alone (no communication). hvd-nccl and backend-nccl: as the ways before them, by NCCL, as if each
-rank had a GPU of its own. backend-staged: through host memory. hvd-fused and hvd-each: hvd-nccl with tensors of a group
-in one buffer, or in a call each. `messages` are sent to and fro between two ranks.
+between steps), staged (hvd through host memory), backend (torch.distributed and DDP with our backend), gloo and nccl
+(torch.distributed and DDP with those backends), alone (no communication). hvd-nccl and backend-nccl use NCCL, as if
+each rank had its own GPU. backend-staged goes through host memory. hvd-fused and hvd-each are hvd-nccl with the tensors
+of a group in one buffer, or in one call each. `messages` are sent back and forth between two ranks.
 
     python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|groups|messages|step|jax] [--ways WAY ...] [--results FILE]
 
-NCCL refuses to share a GPU; a different NCCL_HOSTID for each rank makes it take the others for other hosts. `jax` is a
-step of a transformer in JAX, where it is installed for CUDA: beside nccl, which is JAX's own psum over processes. Where
-NVIDIA's MPS can be started, some of it is measured under MPS as well.
+NCCL refuses to share a GPU, so each rank gets its own NCCL_HOSTID and takes the other ranks for other hosts. `jax` is a
+step of a transformer in JAX, if JAX is installed for CUDA; its nccl is JAX's own psum over processes. Where NVIDIA's
+MPS can be started, some parts are also measured under MPS.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from testkit.variables import LOCALHOST, free_port, of_ranks  # noqa: E402
 WORKERS = {"torch": "gpu_worker", "jax": "gpu_jax_worker"}
 SIZES = (4 << 10, 1 << 20, 16 << 20, 100 << 20)
 MODELS = ("resnet50", "gpt")
-GROUP_SIZES = (64 << 10, 1 << 20, 4 << 20, 16 << 20)  # of each tensor
+GROUP_SIZES = (64 << 10, 1 << 20, 4 << 20, 16 << 20)  # bytes of each tensor
 EACH = {
     "allreduce": tuple(map(str, SIZES)), "groups": tuple(map(str, GROUP_SIZES)), "messages": tuple(map(str, SIZES)),
     "step": MODELS, "jax": (),
@@ -49,7 +49,7 @@ MESSAGES = ("messages",)
 
 
 class Part(NamedTuple):
-    """What is measured by which ways, one after the other."""
+    """Part of the measurements: these ways with this number of ranks, one way after the other."""
 
     ranks: int
     ways: dict[str, tuple[str, ...]]
@@ -70,7 +70,7 @@ PARTS = (
     Part(2, {"khorovod": JAX, "nccl": JAX, "hvd-nccl": JAX}),
 )
 TRANSPORT = "HOROVOD_GPU_TRANSPORT"
-# Ways that are others with one more variable.
+# Ways that run another way with more variables.
 VARIANTS = {
     "staged": ("khorovod", {TRANSPORT: "staged"}),
     "hvd-nccl": ("khorovod", {TRANSPORT: "nccl"}),
@@ -79,14 +79,14 @@ VARIANTS = {
     "hvd-fused": ("khorovod", {TRANSPORT: "nccl", "HOROVOD_NCCL_FUSED_BYTES": str(1 << 40)}),
     "hvd-each": ("khorovod", {TRANSPORT: "nccl", "HOROVOD_NCCL_FUSED_BYTES": "0"}),
 }
-LOADED = "loaded"  # what ranks print when they wait to be told
+LOADED = "loaded"  # what ranks print when they wait for the signal to start
 MPS_CONTROL = "nvidia-cuda-mps-control"
 LIMIT_S = 150
 Row = dict[str, Any]
 
 
 class Team:
-    """The ranks of one way. They load what they need at once, and touch the GPU when they are told to."""
+    """Ranks of one way. They load their libraries at once, and use the GPU only after the signal to start."""
 
     def __init__(self, way: str, ranks: int, whats: Sequence[str], service: Mapping[str, str]) -> None:
         self.way, self.ranks = way, ranks
@@ -108,7 +108,7 @@ class Team:
             self._processes.append(started)
 
     def measure(self) -> list[Row]:
-        """Of what they measured, the slowest rank's."""
+        """Let the ranks measure. Return the slowest rank's row of each measurement."""
         try:
             for process in self._processes:
                 assert process.stdin
@@ -128,11 +128,11 @@ class Team:
             by_rank.append([json.loads(line) for line in _text_of(out).splitlines() if line.endswith("}")])
             if process.returncode:
                 print(f"{self.way}: {_text_of(errors)[-2000:]}", file=sys.stderr)
-        # What was measured before something went wrong is kept.
+        # Keep what was measured before a failure.
         return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=False)]
 
     def is_loaded(self) -> bool:
-        """Whether all of them wait to be told; or have ended, which will be told then."""
+        """Return True if every process waits for the signal to start, or has ended; `measure` reports such an end."""
         return all(
             process.poll() is not None or LOADED in _text_of(out)
             for process, (out, _) in zip(self._processes, self._files, strict=True)
@@ -145,13 +145,13 @@ class Team:
 
 
 def _text_of(file: IO[str]) -> str:
-    """All that was written so far, by processes that share the file's position with nobody who reads it."""
+    """Return all text written so far, without moving the file position at which processes write."""
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 @contextlib.contextmanager
 def mps() -> Iterator[dict[str, str]]:
-    """The service, and by what variables processes find it."""
+    """Run the service. Yield the variables by which processes find it."""
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         env = {**os.environ, **variables}
@@ -168,7 +168,7 @@ def measure(part: Part, ways: Mapping[str, Sequence[str]]) -> Iterator[Row]:
         team: Team | None = None
         while team or waiting:
             current = team or Team(waiting[0][0], part.ranks, waiting.pop(0)[1], service)
-            # Those that come next load their libraries at the same time, and not while something is measured.
+            # The next team loads its libraries now, so that it does not do so during a measurement.
             team = Team(waiting[0][0], part.ranks, waiting.pop(0)[1], service) if waiting else None
             if team:
                 ends.callback(team.end)
@@ -196,7 +196,7 @@ def main() -> None:
         for row in measure(part, _asked_of(part, options.only, options.ways)):
             rows.append(row)
             _show(row)
-            if options.results:  # what is there is not lost if the rest takes too long
+            if options.results:  # written after each row, so that an interrupted run keeps its rows
                 options.results.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -221,7 +221,7 @@ def _jax_has_cuda() -> bool:
 
 
 def _about() -> Row:
-    """Return what was measured with. Ends the program where no GPU can be used."""
+    """Return the software and hardware of this run. End the program where no GPU can be used."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a job on several hosts takes from horovodrun to the end of its first collective, over real ssh.
+"""Measure the time from horovodrun to the end of the first collective of a job on several hosts, over real ssh.
 
     sudo python benchmarks/hosts_start.py                       # 2 hosts with 2 ranks each
     sudo python benchmarks/hosts_start.py --hosts 16 --ranks 4 --rounds 1
 
-Hosts are network namespaces with sshd. Beside it, in turns: the same ranks started by Open MPI's mpirun over the same
-ssh (mpi4py), and what no launcher can avoid: one ssh, and one Python that imports NumPy, on each host at once.
+Hosts are network namespaces with sshd. For comparison, in turns: Open MPI's mpirun starts these ranks over this ssh
+(mpi4py); and the minimum of any launcher: one ssh, and one Python that imports NumPy, on each host at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
     if absent := missing():
         print(f"missing here: {', '.join(absent)}", file=sys.stderr)
         return 2
-    names = [f"h{number}" for number in range(options.hosts + 1)]  # the first one is the launcher's
+    names = [f"h{number}" for number in range(options.hosts + 1)]  # the launcher runs on the first host
     with tempfile.TemporaryDirectory() as folder:
         hosts = SshHosts(names, Path(folder))
         try:
@@ -73,7 +73,7 @@ def ways_to_start(hosts: SshHosts, names: list[str], ranks: int, mpirun: str | N
     if mpirun is not None:
         count = str(len(names) * ranks)
         flags = ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", hosts.ssh, "--map-by", ":OVERSUBSCRIBE"]
-        flags += ["-x", "PYTHONPATH", "-x", "LD_LIBRARY_PATH"]  # where mpi4py and the library may be
+        flags += ["-x", "PYTHONPATH", "-x", "LD_LIBRARY_PATH"]  # the paths of mpi4py and the MPI library
         command = [mpirun, *flags, "-np", count, "-H", listed, sys.executable, "-c", _MPI]
         ways["Open MPI"] = lambda: start(hosts, command)
     return ways

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Does hvd.init() alone slow a program that only computes? Pairs of the same work with and without it, interleaved.
+"""Measure if hvd.init() alone slows a program that only computes: interleaved pairs of work with and without it.
 
     horovodrun -np 2 python benchmarks/idle_cost.py [--pairs 30] [--seconds 0.5]
 
@@ -19,13 +19,13 @@ import numpy as np
 
 import horovod.numpy as hvd
 
-Times = tuple[float, float]  # wall, processor
+Times = tuple[float, float]  # seconds of the wall clock and of the processor
 
 _MATRIX = np.random.default_rng(0).random((96, 96))
 
 
 def work(rounds: int) -> Times:
-    """Python and NumPy in turns, single-threaded sizes."""
+    """Run Python and NumPy code in turns, on sizes that use one thread. Return the times."""
     wall, processor = time.perf_counter(), time.thread_time()
     for _ in range(rounds):
         np.linalg.slogdet(_MATRIX)
@@ -48,7 +48,7 @@ def with_engine(rounds: int) -> Times:
 
 
 def without_engine(rounds: int) -> Times:
-    """The ranks start together here too: the world ends just before."""
+    """Return the times of the work without an engine. A world ends just before, so that ranks start together."""
     hvd.init()
     hvd.barrier()
     hvd.shutdown()
@@ -56,7 +56,7 @@ def without_engine(rounds: int) -> Times:
 
 
 def change(pairs: list[tuple[Times, Times]], clock: int) -> tuple[float, float]:
-    """Mean of the change in percent, and half of its 95 % interval (normal: use twenty pairs or more)."""
+    """Return the mean change in percent, and half of its 95 % interval (normal: use twenty pairs or more)."""
     logs = [math.log(engine[clock] / none[clock]) for engine, none in pairs]
     return 100 * mean(logs), 100 * 1.96 * stdev(logs) / math.sqrt(len(logs))
 
@@ -68,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     rounds = rounds_for(options.seconds)
     pairs = []
-    for number in range(options.pairs):  # who comes first alternates: a machine that slowly warms up favours nobody
+    for number in range(options.pairs):  # the order alternates, so that a machine that slowly warms up favours neither
         if number % 2:
             engine = with_engine(rounds)
             pairs.append((engine, without_engine(rounds)))

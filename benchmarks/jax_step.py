@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What communication costs in a training step of a small transformer in JAX: ours against JAX's own.
+"""Measure the cost of communication in a training step of a small transformer in JAX: ours and JAX's own.
 
     python benchmarks/jax_step.py
 
-The same step is run by ranks that send nothing (the bound), by horovod.jax, and by jax.distributed with shard_map and
-psum over Gloo. All are alive throughout and take turns. The cost of communication is a step's time above the bound.
-Prints a table and writes JSON lines.
+One step is run by ranks that send nothing (the bound), by horovod.jax, and by jax.distributed with shard_map and psum
+over Gloo. All stay alive and take turns. The cost of communication is a step's time above the bound. Prints a table and
+writes JSON lines.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What communication costs in a step of a Keras model's fit: ours against tf.distribute.
+"""Measure the cost of communication in a step of a Keras model's fit: ours and tf.distribute's.
 
     python benchmarks/keras_step.py
 
-The same model is trained by ranks that send nothing (the bound), with horovod.tensorflow.keras, and under
-MultiWorkerMirroredStrategy. All are alive throughout and take turns; each rank has one thread. All three use tf-keras,
-for Keras 3 does not support that strategy. The cost of communication is a step's time above the bound.
+One model is trained by ranks that send nothing (the bound), with horovod.tensorflow.keras, and under
+MultiWorkerMirroredStrategy. All stay alive and take turns; each rank has one thread. All three use tf-keras, because
+Keras 3 does not support that strategy. The cost of communication is a step's time above the bound.
 Prints a table and writes JSON lines.
 """
 

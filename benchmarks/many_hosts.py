@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Many hosts, simulated on this machine: ranks that share no memory unless they are on one host, and speak TCP.
+"""Simulate many hosts on this machine: ranks share memory only within a host, and use TCP between hosts.
 
     python benchmarks/many_hosts.py                                  # 32 hosts of 2, then every algorithm at 4 to 32
     python benchmarks/many_hosts.py --hosts 4 8 --sizes 1024 1048576 # fewer hosts, other sizes
     python benchmarks/many_hosts.py --skip-check
 
-First a world of 32 hosts with two ranks each: how long it takes to start, whether every collective is right against
-NumPy, and what it costs each rank: connections (streams between hosts) and memory. Then allreduce by each algorithm
-between hosts, with one rank on each (`--ranks`): microseconds by size. Under 3 minutes on 16 cores, without root or
-network namespaces.
+First starts a world of 32 hosts with two ranks each, and measures how long that takes, checks every collective against
+NumPy, and counts each rank's connections (streams between hosts) and memory. Then measures allreduce by each algorithm
+between hosts, with one rank on each (`--ranks`): microseconds by size. Takes under 3 minutes on 16 cores, without root
+or network namespaces.
 
-All ranks share the cores and the memory of this machine, and nothing here has the latency of a network. So beside what
-was measured the tables say which algorithm would be ahead if each message in a row took longer, by `--network-us`.
-Everything also goes to build/benchmarks/many_hosts.jsonl (`--output`), one JSON object a line.
+All ranks share the cores and the memory of this machine, without the latency of a network. The tables therefore also
+say which algorithm would be ahead if each message in a chain took longer, by `--network-us`. Also writes everything to
+build/benchmarks/many_hosts.jsonl (`--output`), one JSON object a line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from testkit.processes import Group, accounts, wait_for_all
 
 ALGORITHMS = ("direct", "ring", "doubling")
 _LIMIT_S = 300
-_WHOLE_BYTES = 16 << 10  # up to here doubling sends all of a tensor at once, and no halves
+_WHOLE_BYTES = 16 << 10  # bytes up to which doubling sends a whole tensor at once, not halves of it
 _COLUMNS = {"start_s": "s to init()", "first_s": "s to first result", "pss_mb": "MB of memory"}
 _COLUMNS |= {"streams_after_allreduce": "streams, allreduces only", "streams": "streams, all collectives"}
 Told = list[dict[str, Any]]
@@ -97,7 +97,7 @@ def check(hosts: int) -> dict[str, Any]:
 
 
 def compare(hosts: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One record for each size, with the time of each algorithm."""
+    """Return one record for each size, with the time of each algorithm."""
     orders = {"check": False, "sizes": options.sizes, "rounds": options.rounds, "seconds": options.seconds}
     told = {algorithm: run_world(hosts, options.ranks, algorithm, orders) for algorithm in options.algorithms}
     times = {algorithm: ranks[0]["times_us"] for algorithm, ranks in told.items()}
@@ -124,17 +124,18 @@ def fastest(times: Mapping[str, float], hosts: int, size: int, delay: float) -> 
 
 
 def messages_in_a_row(algorithm: str, hosts: int, size: int) -> int:
-    """How many messages, each of which waits for the one before it, lie between the first input and the last result."""
+    """Return the length of the longest chain of messages in which each message waits for the one before it."""
     if algorithm == "direct":
         return 2
     if algorithm == "ring":
         return 2 * (hosts - 1)
-    paired = 2 * (hosts & (hosts - 1) != 0)  # hosts beyond a power of two hand over, and are handed the result
+    # Hosts beyond a power of two send their input to a partner and receive the result.
+    paired = 2 * (hosts & (hosts - 1) != 0)
     return int(math.log2(hosts)) * (1 if size <= _WHOLE_BYTES else 2) + paired
 
 
 def run_world(hosts: int, ranks: int, algorithm: str, orders: dict[str, Any]) -> Told:
-    """What each rank tells of itself, by rank."""
+    """Run a world on simulated hosts. Return the report of each rank, by rank."""
     meeting = Meeting(",".join(f"host{number}:{ranks}" for number in range(hosts)))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(meeting.close)

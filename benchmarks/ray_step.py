@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A training step under Ray Train: HorovodTrainer against Ray's own TorchTrainer, whose DDP speaks Gloo.
+"""Compare a training step of HorovodTrainer with one of Ray Train's own TorchTrainer, whose DDP uses Gloo.
 
-    python benchmarks/ray_step.py            # the 161 tensors of ResNet-50 with next to no compute, two workers
+    python benchmarks/ray_step.py            # the 161 tensors of ResNet-50 with hardly any compute, two workers
     python benchmarks/ray_step.py --workload resnet50
 
-Both jobs are alive throughout and take turns, a few steps each. Prints a table and writes JSON lines. Fails if the two
-do not end with the same weights, or if ours is not --target times as fast.
+Both jobs stay alive and take turns of a few steps each. Prints a table and writes JSON lines. Fails if the two do not
+end with equal weights, or if ours is not --target times as fast.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _LIMIT_S = 1200.0
 
 
 class Turns:
-    """Whose turn it is: an actor that all workers of both jobs ask."""
+    """Order of the turns: an actor that all workers of both jobs ask."""
 
     def __init__(self, workers: int, rounds: int) -> None:
         self.workers = workers
-        # The first is to warm up; then each way begins as often as it comes second.
+        # The first turn of each way warms up. After that each way begins as often as it comes second.
         self.order = [way for turn in range(1 + rounds) for way in (WAYS if turn % 2 == 0 else WAYS[::-1])]
-        self.times: dict[str, list[list[list[float]]]] = {way: [] for way in WAYS}  # by turn, worker and step
+        self.times: dict[str, list[list[list[float]]]] = {way: [] for way in WAYS}  # seconds by turn, worker and step
         self.weights: dict[str, set[str]] = {way: set() for way in WAYS}
         self.now = 0
         self.ready: list[str] = []
         self.moved = asyncio.Condition()
 
     async def wait(self, way: str, turn: int) -> bool:
-        """Until all workers are there and this is the turn of `way`; False when there are no more."""
+        """Wait until all workers are ready and this turn of `way` begins. Return False if there are no more turns."""
         mine = [place for place, other in enumerate(self.order) if other == way]
         if turn >= len(mine):
             return False
@@ -78,7 +78,7 @@ class Turns:
 
 
 def train(config: dict[str, Any]) -> None:
-    """What each worker of either job does."""
+    """Train in one worker of either job."""
     import torch
     from benchkit.workloads import build
 
@@ -108,7 +108,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both jobs side by side; what their workers told."""
+    """Run both jobs side by side. Return the times and weights of their workers."""
     ray.init(num_cpus=2 * options.np, log_to_driver=options.verbose)
     turns = ray.remote(num_cpus=0)(Turns).remote(options.np, options.rounds)
     failures: list[BaseException] = []
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def rows_of(times: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A step takes as long as its slowest worker; the first turn was to warm up."""
+    """Return one row for each way. A step takes as long as its slowest worker; the first turn warms up."""
     steps = {
         way: [max(worker[step] for worker in turn) for turn in found[1:] for step in range(options.steps)]
         for way, found in times.items()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The performance report: measures everything in turn with its peers, then makes the pages docs/performance*.md.
+"""Make the performance report: measure everything in turns with its peers, then write docs/performance*.md.
 
     python benchmarks/report.py                   # all parts, about 40 minutes
     python benchmarks/report.py --quick           # all parts, 6 to 8 minutes, wide intervals
     python benchmarks/report.py --only small,types
     python benchmarks/report.py --page            # measures nothing: the pages from the lines that are stored
 
-Lines are appended to benchmarks/results/MACHINE.jsonl as they come: an interrupted run keeps what it has.
+Appends each line to benchmarks/results/MACHINE.jsonl at once, so that an interrupted run keeps its lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """All parts that are wanted; one that fails is told and does not stop the others."""
+    """Run all requested parts. Report a part that fails, and go on with the others."""
     from benchkit.parts import PARTS as ACTIONS
     from benchkit.parts.bench import Bench
 

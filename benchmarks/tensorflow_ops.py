@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What an allreduce costs inside tf.function: ours against tf.distribute.MultiWorkerMirroredStrategy's.
+"""Measure the cost of an allreduce inside tf.function: ours and tf.distribute.MultiWorkerMirroredStrategy's.
 
     python benchmarks/tensorflow_ops.py
 
-Two ranks hold both, and take turns: functions with a chain of allreduces of a small tensor, each waiting for the one
-before, and the same functions with none (the bound). Prints a table and writes JSON lines.
+Two ranks hold both libraries and take turns: functions with a chain of allreduces of a small tensor, each of which
+waits for the one before it, and functions with none (the bound). Prints a table and writes JSON lines.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> list[list[dict[str, list[float]]]]:
-    """What each rank measured."""
+    """Return the measurements of each rank."""
     workers = [f"127.0.0.1:{port}" for port in free_ports(options.np)]
     command = [sys.executable, "-m", "benchkit.tensorflow_worker"]
     for name in ("rounds", "calls", "chain"):
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> list[list[dict[str, list[float]]]]:
 
 
 def summarise(measured: list[list[dict[str, list[float]]]], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """An allreduce takes as long as on the slowest rank; medians over rounds; overhead is the time above the bound."""
+    """Return medians over rounds of the slowest rank's times. The overhead is the time above the bound."""
     rows = []
     for index, elements in enumerate(options.elements):
         ways = measured[0][index]

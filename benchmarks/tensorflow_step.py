@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What communication costs in a training step of a Keras network in a loop of one's own: ours against TensorFlow's.
+"""Measure the cost of communication in a custom training loop of a Keras network: ours and TensorFlow's.
 
     python benchmarks/tensorflow_step.py
 
-The same step is run by ranks that send nothing (the bound), by horovod.tensorflow with its tape, and by
-tf.distribute.MultiWorkerMirroredStrategy. One thread for each rank. All are alive throughout and take turns. The cost
-of communication is a step's time above the bound. Prints a table and writes JSON lines.
+One step is run by ranks that send nothing (the bound), by horovod.tensorflow with its tape, and by
+tf.distribute.MultiWorkerMirroredStrategy. Each rank has one thread. All stay alive and take turns. The cost of
+communication is a step's time above the bound. Prints a table and writes JSON lines.
 """
 
 from __future__ import annotations

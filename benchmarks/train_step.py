@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step costs above the same step in processes that do not know each other: ours and torch's DDP.
+"""Measure the time of a training step above that of unconnected processes, for our optimizer and torch's DDP.
 
     python benchmarks/train_step.py            # ResNet-50, a GPT, ResNet-50's tensors alone
     python benchmarks/train_step.py --quick    # a minute's look
@@ -61,14 +61,14 @@ def main() -> int:
 def measure_all(
     options: argparse.Namespace, setup: Setup, path: Path, about: Record, records: list[Record], console: Console
 ) -> bool:
-    """Whether all ways got to the end; what was found is added to `records` and to the file, and shown."""
+    """Measure, show and save all workloads. Add the results to `records`. Return True if every way finished."""
     complete = True
     for workload in options.workloads:
         series, all_there = measure(workload, setup, lambda text: console.print(f"[yellow]{escape(text)}"))
         found = records_of(workload, series, setup)
         records += found
         complete = complete and all_there
-        with path.open("a") as file:  # at once: an interrupted run keeps what it has
+        with path.open("a") as file:  # written at once, so that an interrupted run keeps its results
             file.writelines(json.dumps(record | about) + "\n" for record in found)
         if found:
             console.print(table(workload, found))
@@ -96,7 +96,7 @@ def signed(microseconds: float) -> str:
 
 
 def save_plot(path: Path, records: list[Record], options: argparse.Namespace) -> str:
-    """The picture's file name, or why there is none."""
+    """Save the picture. Return its file name, or the reason why there is none."""
     if find_spec("matplotlib") is None:
         return NO_PICTURE
     from benchkit import bars

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The face of the floor towards benchkit/backend_floor.py: join, choose a way, run, and time runs without Python
-// between them. Also what needs no ring: messages that fit a cache line, and tensors that live in shared memory.
+// Interface of the floor for benchkit/backend_floor.py: join, choose a way, run, and time runs without Python between
+// them. Also the parts that need no ring: messages that fit a cache line, and tensors that live in shared memory.
 #define _GNU_SOURCE
 #include "floor.h"
 
@@ -23,8 +23,8 @@ void Meet(Floor* floor) {
   for (int rank = 0; rank < floor->ranks; rank++) Await(floor, &floor->control->met[rank], meeting);
 }
 
-// The whole message travels in the cache line of the flag that announces it. Two lines in turn are enough: nobody
-// writes the second next before all have written, and so have read, the next.
+// Send the whole message in the cache line of the flag that announces it. Two alternating lines are enough: a rank
+// overwrites a line only after all ranks have announced the next message, which they do only after reading this one.
 void RunInline(Floor* floor, int kind, const float* input, float* output, size_t count) {
   const uint64_t turn = ++floor->smalls;
   Flag* lines = floor->control->small[turn % 2];
@@ -34,7 +34,7 @@ void RunInline(Floor* floor, int kind, const float* input, float* output, size_t
   memcpy(lines[floor->rank].inlined, source, sent * sizeof(float));
   Announce(&lines[floor->rank], turn);
   for (int step = 0; step < floor->ranks; step++) {
-    const int rank = (floor->rank + step) % floor->ranks;  // one's own first: it is there
+    const int rank = (floor->rank + step) % floor->ranks;  // this rank's own line first, because it is ready
     Await(floor, &lines[rank], turn);
     const float* line = (const float*)lines[rank].inlined;
     const size_t at = (size_t)rank * share, mine = (size_t)floor->rank * share;
@@ -51,7 +51,7 @@ static void AddAndShare(float* restrict a, float* restrict b, size_t count) {
   for (size_t i = 0; i < count; i++) a[i] = b[i] = a[i] + b[i];
 }
 
-// Each rank sums its share of all tensors where they lie and writes it to all of them.
+// Sum this rank's share of all tensors in place, and write it to all of them.
 void AllreduceShared(Floor* floor, size_t count) {
   const size_t ranks = (size_t)floor->ranks, me = (size_t)floor->rank, block = 16384;
   const size_t begin = count * me / ranks, end = count * (me + 1) / ranks;
@@ -93,7 +93,7 @@ Floor* FloorJoin(const char* path, int rank, int ranks, int crowded, size_t tens
   return floor;
 }
 
-// This rank's tensor in shared memory; `bytes` 0 gives its pages back.
+// Return this rank's tensor in shared memory, or NULL if it is too small; `bytes` 0 frees the tensor's pages.
 float* FloorTensor(Floor* floor, size_t bytes) {
   float* tensor = floor->tensors + (size_t)floor->rank * floor->tensor_stride;
   if (bytes == 0) madvise(tensor, floor->tensor_stride * sizeof(float), MADV_REMOVE);
@@ -114,7 +114,7 @@ void FloorRun(Floor* floor, int kind, const float* input, float* output, size_t 
   }
 }
 
-// Nanoseconds of each run, all ranks starting together.
+// Measure the nanoseconds of each run; all ranks start each run together.
 void FloorTime(Floor* floor, int kind, const float* input, float* output, size_t count, int runs, uint64_t* times) {
   for (int i = 0; i < runs; i++) {
     Meet(floor);
@@ -128,7 +128,7 @@ static uint64_t LeastTimeOfAll(Floor* floor, int kind, const float* input, float
   uint64_t times[7], least = UINT64_MAX, slowest = 0;
   const int runs = count > (4u << 20) ? 3 : 7;
   FloorTime(floor, kind, input, output, count, runs, times);
-  for (int i = 1; i < runs; i++) least = times[i] < least ? times[i] : least;  // the first one warms up
+  for (int i = 1; i < runs; i++) least = times[i] < least ? times[i] : least;  // the first run warms up
   atomic_store(&floor->control->nanoseconds[floor->rank], least);
   Meet(floor);
   for (int rank = 0; rank < floor->ranks; rank++) {
@@ -139,7 +139,7 @@ static uint64_t LeastTimeOfAll(Floor* floor, int kind, const float* input, float
   return slowest;
 }
 
-// The fastest way of staging for this size; the buffers' contents are lost. All ranks see the same times.
+// Choose the fastest way of staging for this size. Overwrites the buffers. All ranks see the same times.
 void FloorTune(Floor* floor, int kind, const float* input, float* output, size_t count) {
   static const size_t kPieces[] = {1024, 4096, 8192, kMaxPiece};
   uint64_t best = UINT64_MAX;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floor: the least that any library must do for a collective on this machine, with no names, no agreement, no types
-// and no errors. Ranks meet in one piece of shared memory (and over one socket); float32 only.
+// The floor: the minimum that any library must do for a collective on this machine, without names, negotiation, types
+// and errors. Ranks share one piece of memory (and one socket); float32 only.
 #ifndef HVD_BENCHMARKS_FLOOR_H_
 #define HVD_BENCHMARKS_FLOOR_H_
 
@@ -11,29 +11,29 @@
 
 enum { kMaxRanks = 64, kSlots = 4, kMaxPiece = 32768, kInlineBytes = 64 };
 
-// As benchkit/backend_floor.py counts them.
+// The values must match those in benchkit/backend_floor.py.
 enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kSharedAllreduce, kSocketExchange };
 
 typedef struct {
-  _Alignas(128) _Atomic uint64_t count;  // only ever grows, and only its owner writes it
+  _Alignas(128) _Atomic uint64_t count;  // only grows, and only its owner writes it
   char inlined[kInlineBytes - sizeof(uint64_t)];
 } Flag;
 
 typedef struct {
   Flag met[kMaxRanks], posted[kMaxRanks], taken[kMaxRanks], collected[kMaxRanks], small[2][kMaxRanks];
-  _Atomic uint64_t nanoseconds[kMaxRanks];  // for choosing a way of staging together
+  _Atomic uint64_t nanoseconds[kMaxRanks];  // each rank's time, from which all ranks choose one way of staging
 } Control;
 
 typedef struct {
   int rank, ranks, crowded;  // crowded: more ranks than cores, so that a waiting rank lets others run
   Control* control;
-  float* ring;     // of all ranks: kSlots slots of a piece for every rank, then kSlots results of one piece
-  float* tensors;  // of all ranks, tensor_stride floats apart
+  float* ring;     // for each rank: kSlots slots with a piece for every rank, then kSlots results of one piece
+  float* tensors;  // tensors of all ranks, tensor_stride floats apart
   size_t tensor_stride;
   int socket;
-  uint64_t meetings, posts, smalls;  // made so far
+  uint64_t meetings, posts, smalls;  // numbers of meetings, posted steps and small messages so far
   size_t piece;                      // floats of a rank's part of one step
-  int whole;                         // allreduce: everyone reduces everything
+  int whole;                         // allreduce: every rank reduces the whole tensor
 } Floor;
 
 static inline void Relax(const Floor* floor) {

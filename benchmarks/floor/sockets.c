@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bare full-duplex exchange over one socket: what an allreduce of two ranks on two hosts must send and receive.
+// Full-duplex exchange over one socket: the bytes that an allreduce of two ranks on two hosts must send and receive.
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void Die(const char* what) {
 
 static size_t LeastBytes(size_t a, size_t b) { return a < b ? a : b; }
 
-// Sending and receiving alternate in segments: one direction alone would fill the buffers and stop the other.
+// Alternate sending and receiving in segments, because one direction alone would fill the buffers and block the other.
 void ExchangeOverSocket(const Floor* floor, const float* input, float* output, size_t count) {
   const size_t bytes = count * sizeof(float);
   size_t sent = 0, received = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of ordinary buffers: every byte is copied once into a ring of slots in shared memory that stays in the
-// caches, and read from there. Posting a step overlaps with taking the one before.
+// caches, and read from there. Posting a step overlaps with taking the step before it.
 #include <string.h>
 
 #include "floor.h"
@@ -19,7 +19,7 @@ static float* Result(const Floor* floor, int rank, uint64_t step) {
   return floor->ring + (size_t)rank * kSlots * (slot + kMaxPiece) + kSlots * slot + step % kSlots * kMaxPiece;
 }
 
-// How much of `count` lies in the piece that begins at `begin`.
+// Return how many of `count` floats are in the piece that begins at `begin`.
 static size_t PieceAt(const Floor* floor, size_t begin, size_t count) {
   return begin < count ? Least(floor->piece, count - begin) : 0;
 }
@@ -37,7 +37,7 @@ static void AddToBoth(float* restrict sum, const float* restrict values, float* 
   for (size_t i = 0; i < count; i++) copy[i] = sum[i] += values[i];
 }
 
-// The last addend of a piece makes its sum visible to the others in the same pass.
+// Sum one piece of this rank; while adding the last addend, also write the sum to where other ranks read it.
 static void ReducePiece(Floor* floor, uint64_t step, float* mine, size_t count) {
   const int last = floor->rank == floor->ranks - 1 ? floor->ranks - 2 : floor->ranks - 1;
   AwaitAll(floor, floor->control->collected, step);
@@ -84,11 +84,11 @@ static void AllreduceInPieces(Floor* floor, float* data, size_t count) {
   floor->posts = base + steps;
 }
 
-// What a rank posts in one step of anything but an allreduce in pieces: `pieces` apart by `stride`, or all in one.
+// What a rank posts in each step, except in an allreduce in pieces: a part for each rank, or one block for all.
 typedef struct {
-  size_t count;   // floats that go through the ring from this rank to one other
-  size_t each;    // of them in one step
-  size_t stride;  // between the parts for neighbouring ranks in the input; 0: all get the same
+  size_t count;   // floats that this rank sends to one other rank through the ring
+  size_t each;    // floats of them that one step sends
+  size_t stride;  // floats between the parts for neighbouring ranks in the input; 0 if all ranks get one block
 } Route;
 
 static void Post(Floor* floor, uint64_t step, const float* input, Route route, size_t begin) {
@@ -128,7 +128,8 @@ static Route RouteOf(const Floor* floor, int kind, size_t count) {
   return (Route){count, kind == kBroadcast ? StepFloats(floor) : floor->piece, 0};
 }
 
-// `count`: floats of the largest buffer. An allreduce is done in place, in `output`.
+// Run a collective through the ring. `count` is the floats of the largest buffer; an allreduce works in place in
+// `output`.
 void RunStaged(Floor* floor, int kind, const float* input, float* output, size_t count) {
   if (kind == kAllreduce && !floor->whole) {
     AllreduceInPieces(floor, output, count);
@@ -146,7 +147,7 @@ void RunStaged(Floor* floor, int kind, const float* input, float* output, size_t
     if (i < steps && !silent) Post(floor, base + i, kind == kAllreduce ? output : input, route, i * route.each);
     if (i >= 1) Take(floor, base + i - 1, kind, output, route, (i - 1) * route.each);
   }
-  // Those who posted nothing are up to date, too, and nobody has a result of an older step to collect.
+  // Ranks that posted nothing must advance their counts too. No result of an older step is left to collect.
   Announce(&floor->control->posted[floor->rank], base + steps);
   Announce(&floor->control->collected[floor->rank], base + steps);
   floor->posts = base + steps;

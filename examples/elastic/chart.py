@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run an elastic example, kill workers of it, and draw the loss and the number of workers over time.
+"""Run an elastic example, kill some of its workers, and draw the loss and the number of workers over time.
 
     python examples/elastic/chart.py --kills 4 --output chart.svg -- \\
         horovodrun -np 4 --min-np 2 python examples/elastic/pytorch_digits.py --pause 0.03
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def kill_workers(job: subprocess.Popen[bytes], progress: Path, options: argparse.Namespace) -> list[float]:
-    """Kill a worker now and then, once they train. When that was."""
+    """Kill a worker in each interval, once training has begun. Return the times of the kills."""
     choice, times = random.Random(options.seed), []
     while len(times) < options.kills and job.poll() is None:
         time.sleep(options.interval if progress.exists() else 0.1)

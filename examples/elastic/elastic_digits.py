@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the elastic examples share: options, the digits, batches of a fixed size for any number of workers, progress."""
+"""Shared code of the elastic examples: options, digits, batches of a fixed total size, and progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "numpy"))
 
 import digits_data
 
-GLOBAL_BATCH = 120  # divides evenly among up to six workers
+GLOBAL_BATCH = 120  # can be divided evenly among up to six workers
 
 
 def arguments(description: str | None) -> argparse.Namespace:
@@ -29,7 +29,7 @@ def arguments(description: str | None) -> argparse.Namespace:
 
 
 class Digits:
-    """The training digits, in an order that depends on the epoch alone."""
+    """The training digits, in an order that depends only on the epoch."""
 
     def __init__(self) -> None:
         data = digits_data.load()
@@ -38,7 +38,7 @@ class Digits:
         self.pixels = self.images.shape[1]
 
     def batches(self, epoch: int, first: int, rank: int, size: int) -> Iterator[tuple[Any, Any]]:
-        """This worker's share of each of the epoch's batches, from number `first` on."""
+        """Yield this worker's share of each of the epoch's batches, from batch number `first` on."""
         order = np.random.default_rng(epoch).permutation(len(self.labels))
         for start in range(first * GLOBAL_BATCH, len(order) - GLOBAL_BATCH + 1, GLOBAL_BATCH):
             rows = order[start : start + GLOBAL_BATCH][rank::size]
@@ -46,7 +46,7 @@ class Digits:
 
 
 class Progress:
-    """Rank 0 writes a line for each step, from which chart.py draws, and shows one for each epoch."""
+    """Progress of a run: rank 0 writes a line for each step, for chart.py, and prints one for each epoch."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with JAX: the jitted step, with its allreduce inside, stays whatever happens to the other workers.
+"""Elastic training with JAX: the jitted step, with its allreduce inside, keeps working when workers change.
 
 horovodrun -np 4 --min-np 2 python examples/elastic/jax_digits.py
 """

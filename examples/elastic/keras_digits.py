@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with Keras' model.fit, on whichever backend KERAS_BACKEND names: callbacks keep the state.
+"""Elastic training with Keras' model.fit, on the backend that KERAS_BACKEND names: callbacks save the state.
 
 horovodrun -np 4 --min-np 2 python examples/elastic/keras_digits.py
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
     @hvd.elastic.run
     def train(state: Any) -> None:
-        """An epoch that was interrupted begins again, from the weights of its last commit."""
+        """Train. An interrupted epoch starts again with the weights of the last commit."""
         batch_size = GLOBAL_BATCH // hvd.size()
         rows = np.arange(hvd.rank(), len(digits.labels) // GLOBAL_BATCH * GLOBAL_BATCH, hvd.size())
         callbacks = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with PyTorch: kill any worker, and the others go on; stop everything, and start it again.
+"""Elastic training with PyTorch: kill any worker, and the others continue; stop the job, and start it again.
 
 horovodrun -np 4 --min-np 2 python examples/elastic/pytorch_digits.py
 """
@@ -22,7 +22,7 @@ def main() -> None:
     dataset = TensorDataset(torch.from_numpy(digits.images), torch.from_numpy(digits.labels).long())
     progress = Progress(options)
     model = torch.nn.Sequential(torch.nn.Linear(digits.pixels, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    # PyTorch imports a good deal for the first optimizer: not while the others wait for a worker that joins them.
+    # Make the optimizer before hvd.init(): PyTorch's imports for it take time, and other workers would have to wait.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -30,7 +30,7 @@ def main() -> None:
 
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
-        # Whatever depends on the number of workers is made here, where training starts again.
+        # Training restarts here when workers change, so compute here what depends on their number.
         batch_size = GLOBAL_BATCH // hvd.size()
         while state.epoch < options.epochs:
             loss = torch.zeros([])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with TensorFlow: the compiled step stays, whatever happens to the other workers.
+"""Elastic training with TensorFlow: the compiled step keeps working when workers change.
 
 horovodrun -np 4 --min-np 2 python examples/elastic/tensorflow_digits.py
 """

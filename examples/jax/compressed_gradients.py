@@ -3,7 +3,7 @@
 
     horovodrun -np 2 python compressed_gradients.py --method powersgd
 
-With several hosts leave out --scope all: only what leaves a host is then compressed.
+With several hosts leave out --scope all: then only data that leaves a host is compressed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 try:
-    import horovod.jax as hvd  # before the first JAX computation
+    import horovod.jax as hvd  # import before the first JAX computation
 
     import jax  # isort: skip
     import jax.numpy as jnp  # isort: skip
@@ -60,7 +60,7 @@ def predict(params: list[dict], x: jax.Array) -> jax.Array:
 
 def train(optimizer: Any, steps: int) -> tuple[float, float]:
     """Return the loss of the first and of the last step, averaged over ranks."""
-    random = np.random.default_rng(0)  # the same on all ranks
+    random = np.random.default_rng(0)  # equal on all ranks
     shapes = [(WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, 1)]
     params = [{"w": jnp.asarray(random.normal(size=it) / WIDTH**0.5), "b": jnp.zeros(it[1])} for it in shapes]
     target = jnp.asarray(random.normal(size=(WIDTH, 1)) / WIDTH**0.5)
@@ -75,7 +75,7 @@ def train(optimizer: Any, steps: int) -> tuple[float, float]:
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, hvd.allreduce(value)
 
-    mine = np.random.default_rng([1, hvd.rank()])  # each rank has data of its own
+    mine = np.random.default_rng([1, hvd.rank()])  # different on each rank
     losses = []
     for _ in range(steps):
         x = jnp.asarray(mine.normal(size=(64, WIDTH)), jnp.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the digits examples share: this rank's batches, and a loop with a progress bar on rank 0."""
+"""Shared code of the digits examples: this rank's batches, and a training loop with a progress bar on rank 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ load = digits_data.load
 
 
 def batches(data: Digits, epoch: int, batch_size: int) -> Iterator[tuple[Any, Any]]:
-    """This rank's part of the shuffled training data. One seed for all, so that nothing is seen twice."""
+    """Yield this rank's part of the shuffled data. All ranks use one seed, so that no example is used twice."""
     order = np.random.default_rng(epoch).permutation(len(data.train_labels))
     mine = order[hvd.rank() :: hvd.size()]
     for step in range(len(order) // (batch_size * hvd.size())):
@@ -32,7 +32,7 @@ def batches(data: Digits, epoch: int, batch_size: int) -> Iterator[tuple[Any, An
 
 
 def accuracy(data: Digits, predict: Callable[[Any], Any]) -> float:
-    """Share of the test digits read correctly; every rank reads its part."""
+    """Return the share of test digits read correctly. Every rank reads its part."""
     mine = slice(hvd.rank(), None, hvd.size())
     right = np.asarray(predict(data.test_images[mine])) == data.test_labels[mine]
     counts = hvd.allreduce(np.array([right.sum(), right.size], np.int32), op=hvd.Sum, name="accuracy")
@@ -40,7 +40,7 @@ def accuracy(data: Digits, predict: Callable[[Any], Any]) -> float:
 
 
 def train(data: Digits, epochs: int, step: Callable[[Any, Any], Any], predict: Callable[[Any], Any]) -> float:
-    """Run the epochs; rank 0 shows a bar. The accuracy at the end."""
+    """Train, with a progress bar on rank 0. Return the final accuracy."""
     console = Console(quiet=hvd.rank() != 0)
     console.print(f"{data.source}, {hvd.size()} rank(s)")
     result = 0.0

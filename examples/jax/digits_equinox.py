@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read digits with Equinox on several ranks; rank 0 leaves a checkpoint, written by Orbax.
+"""Learn to read digits with Equinox on several ranks. Rank 0 writes a checkpoint with Orbax.
 
 horovodrun -np 2 python digits_equinox.py
 """
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 try:
-    import horovod.jax as hvd  # before the first JAX computation
+    import horovod.jax as hvd  # import before the first JAX computation
 
     import equinox as eqx  # isort: skip
     import jax  # isort: skip
@@ -38,7 +38,7 @@ class Network(eqx.Module):
 
 
 class Trainer:
-    """Holds what changes: Equinox modules are immutable."""
+    """Training state. Equinox modules are immutable, so the current model is kept here."""
 
     def __init__(self, model: Network, key: jax.Array) -> None:
         self.model = model
@@ -71,7 +71,7 @@ class Trainer:
 def main() -> int:
     hvd.init()
     key = jax.random.key(0)
-    # Whatever rank 0 starts with, freshly made or read from a checkpoint, is what all start with.
+    # All ranks start with the model of rank 0, whether it is new or read from a checkpoint.
     model = hvd.broadcast_parameters(Network(key), root_rank=0)
     trainer = Trainer(model, hvd.fold_in_rank(key))
     reached = train(load(), 15, trainer.step, trainer.predict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read digits with Flax NNX on several ranks; rank 0 leaves a checkpoint, written by Orbax.
+"""Learn to read digits with Flax NNX on several ranks. Rank 0 writes a checkpoint with Orbax.
 
 horovodrun -np 2 python digits_flax_nnx.py
 """
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 try:
-    import horovod.jax as hvd  # before the first JAX computation
+    import horovod.jax as hvd  # import before the first JAX computation
 
     import jax  # isort: skip
     import optax
@@ -33,7 +33,7 @@ class Network(nnx.Module):
 
 def main() -> int:
     hvd.init()
-    # Parameters are drawn alike on all ranks; dropout draws from a key of the rank's own.
+    # All ranks draw equal parameters; dropout uses a key that differs between ranks.
     key = jax.random.key(0)
     model = Network(nnx.Rngs(params=key, dropout=hvd.fold_in_rank(key)))
     nnx.update(model, hvd.broadcast_parameters(nnx.state(model, nnx.Param), root_rank=0))

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 try:
-    import horovod.jax as hvd  # before the first JAX computation
+    import horovod.jax as hvd  # import before the first JAX computation
 
     import jax  # isort: skip
     import jax.numpy as jnp  # isort: skip
@@ -37,7 +37,7 @@ def load_text() -> np.ndarray:
     folder = Path(argparse.__file__).parent
     text = "".join((folder / f"{name}.py").read_text() for name in ("argparse", "dataclasses", "inspect", "pathlib"))
     codes = np.frombuffer(text.encode("ascii", "ignore"), np.uint8)
-    return np.clip(codes, 32 - 1, 126) - 31  # printable characters, and 0 for all others
+    return np.clip(codes, 32 - 1, 126) - 31  # printable characters; 0 stands for all others
 
 
 def sample(params: dict, shape: Shape, key: jax.Array, length: int) -> str:
@@ -68,7 +68,7 @@ def main() -> int:
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, hvd.allreduce(value)
 
-    # Each rank reads other places of the text.
+    # Each rank reads different parts of the text.
     random = np.random.default_rng([7, hvd.rank()])
     first = last = None
     for index in track(range(options.steps), "training", console=console, disable=not console.is_terminal):

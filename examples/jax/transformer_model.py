@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class Shape:
-    """The hyperparameters; hashable, so that jit can take it as a static argument."""
+    """Hyperparameters. They are hashable, so that jit can take them as a static argument."""
 
     vocabulary: int = 96
     width: int = 128
@@ -67,6 +67,6 @@ def logits(params: dict[str, Any], tokens: Any, shape: Shape) -> Any:
 
 
 def loss(params: dict[str, Any], tokens: Any, shape: Shape) -> Any:
-    """Mean cross-entropy of each next token; `tokens` has one more column than the model sees."""
+    """Return the mean cross-entropy of each next token. `tokens` has one more column than the model sees."""
     predicted = jax.nn.log_softmax(logits(params, tokens[:, :-1], shape))
     return -jnp.take_along_axis(predicted, tokens[:, 1:, None], axis=-1).mean()

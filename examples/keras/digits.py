@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read digits with Keras on several ranks, on whichever backend KERAS_BACKEND names.
+"""Learn to read digits with Keras on several ranks, on the backend that KERAS_BACKEND names.
 
 KERAS_BACKEND=torch horovodrun -np 2 python examples/keras/digits.py
 """
@@ -23,7 +23,7 @@ def main() -> None:
     hvd.init()
     (x, y), validation = digits_keras.parts()
     model = digits_keras.network(x.shape[1])
-    rate = 0.001 * hvd.size()  # as many samples more in each step, so longer steps
+    rate = 0.001 * hvd.size()  # a step uses more samples, so it can be longer
     model.compile(
         loss="sparse_categorical_crossentropy",
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(rate)),

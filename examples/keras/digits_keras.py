@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Keras examples share: the digits, this rank's part of them, and a small network."""
+"""Shared code of the Keras examples: the digits, this rank's part of them, and a small network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import digits_data
 
 
 def parts() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Training and test data of this rank: every rank takes other rows, and equally many of them."""
+    """Return this rank's training and test data. Ranks have different rows, and equal numbers of them."""
     data = digits_data.load()
     pairs = ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
     train, test = (
@@ -34,6 +34,7 @@ def network(features: int) -> Any:
             layers.Dense(64, activation="relu"),
             layers.Dropout(0.1),
             layers.Dense(10),
-            layers.Activation("softmax", dtype="float32"),  # probabilities need the range, also in mixed precision
+            # Float32 also in mixed precision, because probabilities need the range.
+            layers.Activation("softmax", dtype="float32"),
         ]
     )

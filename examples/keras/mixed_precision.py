@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision with Keras 3: layers compute in float16, and the loss is scaled. All ranks skip a step, or none.
+"""Mixed precision with Keras 3: layers compute in float16, and the loss is scaled. All ranks skip a step or none do.
 
 KERAS_BACKEND=jax horovodrun -np 2 python examples/keras/mixed_precision.py
 """
@@ -25,7 +25,7 @@ def main() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
     (x, y), validation = digits_keras.parts()
     model = digits_keras.network(x.shape[1])
-    # Gradients travel as 16-bit numbers too. compile() puts a LossScaleOptimizer around the optimizer.
+    # Gradients are sent as 16-bit numbers too. compile() puts a LossScaleOptimizer around the optimizer.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.002), compression=hvd.Compression.bf16)
     model.compile(loss="sparse_categorical_crossentropy", optimizer=optimizer, metrics=["accuracy"])
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]

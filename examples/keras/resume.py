@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Continue from a checkpoint: rank 0 writes one after each epoch, and the next run begins where it ends.
+"""Continue from a checkpoint: rank 0 writes one after each epoch, and the next run continues from it.
 
 horovodrun -np 2 python examples/keras/resume.py --epochs 3
 horovodrun -np 2 python examples/keras/resume.py --epochs 6
@@ -47,8 +47,10 @@ def main() -> None:
 
 
 def begin(checkpoint: str, features: int, steps: int) -> tuple[Any, int]:
-    """The model of the checkpoint, if rank 0 has one, and how many epochs it has seen. What rank 0 says counts:
-    a file may be there for one rank and not for another. The others get the weights with the first batch."""
+    """Return the model and the number of completed epochs, from rank 0's checkpoint if rank 0 has one.
+
+    Only rank 0's disk counts. The other ranks get the weights with the first batch.
+    """
     exists = hvd.broadcast_object(Path(checkpoint).exists(), name="checkpoint exists")
     if exists and hvd.rank() == 0:
         model = hvd.load_model(checkpoint)

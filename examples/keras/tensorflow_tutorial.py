@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tf.keras program needs to run on several ranks, in the order in which most programs have it.
+"""The changes that a tf.keras program needs to run on several ranks, in the usual order.
 
 horovodrun -np 2 python examples/keras/tensorflow_tutorial.py
 """
@@ -21,7 +21,7 @@ OUTPUT = Path("example-output/keras-tutorial")
 
 hvd.init()
 
-# Each rank of a host takes one of its GPUs, and no more of its memory than it needs.
+# Each rank of a host uses one of its GPUs, and only as much of its memory as needed.
 gpus = tf.config.experimental.list_physical_devices("GPU")
 for gpu in gpus:
     tf.config.experimental.set_memory_growth(gpu, True)
@@ -45,7 +45,7 @@ model = tf.keras.Sequential(
     ]
 )
 
-# Each step sees the batches of all ranks, so it may be longer.
+# Each step uses the batches of all ranks, so it may be longer.
 scaled_lr = 0.001 * hvd.size()
 opt = tf.keras.optimizers.Adam(scaled_lr)
 
@@ -55,22 +55,22 @@ opt = hvd.DistributedOptimizer(opt)
 model.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"])
 
 callbacks = [
-    # All ranks begin with the weights of rank 0.
+    # Start all ranks with the weights of rank 0.
     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-    # Metrics are those of all ranks; callbacks that look at them come after this one.
+    # Average metrics over all ranks. Put callbacks that use metrics after this one.
     hvd.callbacks.MetricAverageCallback(),
-    # Long steps from the start would lead astray.
+    # Start with short steps, because long ones can diverge at the beginning.
     hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled_lr, warmup_epochs=3, verbose=1),
 ]
 
-# One rank writes files and logs; two would overwrite each other's.
+# Only one rank writes files and logs, because two would overwrite each other's.
 if hvd.rank() == 0:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     callbacks.append(tf.keras.callbacks.ModelCheckpoint(str(OUTPUT / "checkpoint-{epoch}.keras")))
 
 verbose = 2 if hvd.rank() == 0 else 0
 
-# An epoch is as long as before, shared by all ranks.
+# The ranks share the steps of an epoch.
 model.fit(
     dataset,
     steps_per_epoch=60 // hvd.size(),

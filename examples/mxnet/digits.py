@@ -3,7 +3,7 @@
 
     horovodrun -np 2 python digits.py
 
-Uses scikit-learn's digits where that is installed, else those that the NumPy example draws.
+Uses scikit-learn's digits if it is installed, otherwise the digits that the NumPy example draws.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def as_images(rows: digits_data.Array) -> mx.nd.NDArray:
 def train_epoch(
     network: gluon.Block, trainer: gluon.Trainer, data: digits_data.Digits, batch_size: int, epoch: int
 ) -> float:
-    """One pass over this rank's part of the shuffled training data; the mean loss of all ranks."""
+    """Train on this rank's part of the shuffled data for one epoch. Return the mean loss of all ranks."""
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
-    # One seed for all: every rank sees the same order and takes every size-th example, so nothing is seen twice.
+    # All ranks shuffle with one seed and take every size-th example, so that no example is used twice.
     order = np.random.default_rng(epoch).permutation(len(data.train_labels))
     steps = len(order) // (batch_size * hvd.size())
     mine = order[hvd.rank() :: hvd.size()]
@@ -65,13 +65,13 @@ def train_epoch(
         with autograd.record():
             loss = loss_of(network(as_images(data.train_images[batch])), mx.nd.array(data.train_labels[batch]))
         loss.backward()
-        trainer.step(batch_size)  # averages the gradients over all ranks, while MXNet goes on
+        trainer.step(batch_size)  # averages the gradients over all ranks while MXNet continues
         total += loss.mean()
     return float(hvd.allreduce(total / max(steps, 1), name="loss").asscalar())
 
 
 def measure_accuracy(network: gluon.Block, data: digits_data.Digits) -> float:
-    """Share of the test digits read correctly; every rank reads its part."""
+    """Return the share of test digits read correctly. Every rank reads its part."""
     mine = slice(hvd.rank(), None, hvd.size())
     read = network(as_images(data.test_images[mine])).argmax(axis=1).asnumpy()
     right = read == data.test_labels[mine]
@@ -85,7 +85,7 @@ def main() -> int:
     mx.random.seed(hvd.rank())
     data = digits_data.load()
     network = make_network()
-    # Shapes are found with the first batch; what has none yet is broadcast then.
+    # Some shapes are known only after the first batch; those parameters are broadcast then.
     hvd.broadcast_parameters(network.collect_params(), root_rank=0)
     trainer = hvd.DistributedTrainer(
         network.collect_params(),

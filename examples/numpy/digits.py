@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read handwritten digits on several ranks, with nothing but NumPy.
+"""Learn to read handwritten digits on several ranks with NumPy only.
 
     horovodrun -np 2 python digits.py
 
 Rank 0 shows progress and writes example-output/numpy-digits/digits.html: curves of loss and accuracy, and the
 digits it still misreads.
-Uses scikit-learn's digits where that is installed, else digits drawn from a small font with noise.
+Uses scikit-learn's digits if it is installed, otherwise digits drawn from a small font with noise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ModuleNotFoundError as missing:
 
 @dataclass
 class History:
-    """What was measured after each epoch, averaged over all ranks."""
+    """Measurements after each epoch, averaged over all ranks."""
 
     loss: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
@@ -47,8 +47,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train_epoch(network: Network, data: digits_data.Digits, options: argparse.Namespace, epoch: int) -> float:
-    """One pass over this rank's part of the shuffled training data; the mean loss of all ranks."""
-    # One seed for all: every rank sees the same order and takes every size-th example, so nothing is seen twice.
+    """Train on this rank's part of the shuffled data for one epoch. Return the mean loss of all ranks."""
+    # All ranks shuffle with one seed and take every size-th example, so that no example is used twice.
     order = np.random.default_rng(epoch).permutation(len(data.train_labels))
     steps = len(order) // (options.batch_size * hvd.size())
     mine = order[hvd.rank() :: hvd.size()]
@@ -56,7 +56,7 @@ def train_epoch(network: Network, data: digits_data.Digits, options: argparse.Na
     for step in range(steps):
         batch = mine[step * options.batch_size : (step + 1) * options.batch_size]
         loss, gradients = network.loss_and_gradients(data.train_images[batch], data.train_labels[batch])
-        # This line is the whole difference to a program for one process.
+        # This line is the only difference from a program for one process.
         gradients = hvd.grouped_allreduce(gradients, name="gradients")
         network.descend(gradients, options.learning_rate, momentum=0.9)
         total += loss
@@ -64,7 +64,7 @@ def train_epoch(network: Network, data: digits_data.Digits, options: argparse.Na
 
 
 def measure_accuracy(network: Network, data: digits_data.Digits) -> float:
-    """Share of the test digits read correctly; every rank reads its part."""
+    """Return the share of test digits read correctly. Every rank reads its part."""
     mine = slice(hvd.rank(), None, hvd.size())
     right = network.predict(data.test_images[mine]) == data.test_labels[mine]
     counts = hvd.allreduce(np.array([right.sum(), right.size], np.int64), op=hvd.Sum, name="accuracy")
@@ -81,7 +81,7 @@ def train(network: Network, data: digits_data.Digits, options: argparse.Namespac
             history.accuracy.append(measure_accuracy(network, data))
             text = f"loss {history.loss[-1]:.4f}  accuracy {history.accuracy[-1]:.1%}"
             progress.update(task, advance=1, description=text)
-            # A pipe shows no moving bar, so say something now and then.
+            # A pipe shows no moving bar, so print a line from time to time.
             if not console.is_terminal and (epoch + 1) % 5 == 0:
                 console.print(f"epoch {epoch + 1:>3}/{options.epochs}  {text}")
     return history

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digits of 8 by 8 pixels: handwritten ones from scikit-learn, or drawn ones where it is not installed."""
+"""Digits of 8 by 8 pixels: handwritten ones from scikit-learn, or drawn ones if it is not installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Each digit is five rows of three pixels.
+# A digit has five rows of three pixels.
 _FONT = (
     "###|#.#|#.#|#.#|###", ".#.|##.|.#.|.#.|###", "###|..#|###|#..|###", "###|..#|.##|..#|###", "#.#|#.#|###|..#|..#",
     "###|#..|###|..#|###", "###|#..|###|#.#|###", "###|..#|.#.|.#.|.#.", "###|#.#|###|#.#|###", "###|#.#|###|..#|###",
@@ -22,7 +22,7 @@ _FONT = (
 
 @dataclass(frozen=True)
 class Digits:
-    """Images are rows of 64 pixels from 0 to 1; labels are the digits they show."""
+    """Data set: images are rows of 64 pixels from 0 to 1, labels are the digits."""
 
     source: str
     train_images: Array
@@ -32,7 +32,7 @@ class Digits:
 
 
 def load() -> Digits:
-    """The same split on every rank: four fifths to learn from, one fifth to test on."""
+    """Return the data, four fifths for training and one fifth for testing. The split is equal on every rank."""
     if importlib.util.find_spec("sklearn") is not None:
         bunch = importlib.import_module("sklearn.datasets").load_digits()
         images, labels, source = bunch.data / 16, bunch.target, "handwritten digits (scikit-learn)"
@@ -46,7 +46,7 @@ def load() -> Digits:
 
 
 def draw(count: int) -> tuple[Array, Array]:
-    """Digits of the font at random places, with random strokes, blur and noise."""
+    """Return digits of the font at random positions, with random strokes, blur and noise."""
     random = np.random.default_rng(1)
     glyphs = np.array([[[pixel == "#" for pixel in row] for row in glyph.split("|")] for glyph in _FONT], np.float64)
     labels = random.integers(0, 10, count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network with one hidden layer, its gradients written out by hand. Knows nothing of other ranks."""
+"""A network with one hidden layer and hand-written gradients. It does not use Horovod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 class Network:
-    """images → ReLU(images · w1 + b1) → softmax(hidden · w2 + b2)."""
+    """Network that computes images → ReLU(images · w1 + b1) → softmax(hidden · w2 + b2)."""
 
     def __init__(self, inputs: int, hidden: int, classes: int, seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -36,7 +36,7 @@ class Network:
         return prediction
 
     def loss_and_gradients(self, images: Array, labels: Array) -> tuple[float, list[Array]]:
-        """Mean cross-entropy of a batch, and its gradients in the order of `parameters`."""
+        """Return the mean cross-entropy of a batch, and its gradients in the order of `parameters`."""
         hidden, probabilities = self._forward(images)
         rows = np.arange(len(labels))
         loss = float(-np.log(probabilities[rows, labels] + 1e-12).mean())

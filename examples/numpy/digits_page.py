@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page that the digits example leaves behind: two curves and the digits still misread, as inline SVG."""
+"""The page that the digits example writes: two curves, and the misread digits as inline SVG."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def render(
 
 
 def curve(title: str, values: Sequence[float], label: str) -> str:
-    """A line over epochs with its lowest and highest value at the axis."""
+    """Return a line over epochs, with its lowest and highest value at the axis."""
     low, high = min(values), max(values)
     scale = (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1.0)
     step = (_WIDTH - 2 * _MARGIN) / max(len(values) - 1, 1)
@@ -70,7 +70,7 @@ def curve(title: str, values: Sequence[float], label: str) -> str:
 
 
 def digit(image: npt.NDArray[Any], truth: int, predicted: int) -> str:
-    """One digit in grey squares, with what it is and what it was taken for."""
+    """Return one digit in grey squares, with its label and the network's answer."""
     squares = "".join(
         f'<rect x="{index % 8 * 7}" y="{index // 8 * 7}" width="7" height="7" opacity="{pixel:.2f}"/>'
         for index, pixel in enumerate(image)

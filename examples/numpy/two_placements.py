@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where may gradients be averaged? Linear regression on one shard for each rank, with and without momentum.
+"""Where can gradients be averaged? Linear regression on one shard for each rank, with and without momentum.
 
-In a backward hook, or in a wrapped optimizer before its update: the same weights, bit for bit. After the momentum
-update: the ranks drift apart. Run it with:  horovodrun -np 4 python two_placements.py
+Averaging in a backward hook, or in a wrapped optimizer before its update, gives equal weights, bit for bit. After the
+momentum update, averaging lets the ranks drift apart. Run it with:  horovodrun -np 4 python two_placements.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEATURES, ROWS, STEPS, LEARNING_RATE = 16, 128, 200, 0.02
 
 
 class Parameter:
-    """A value, its gradient, and functions that run as soon as a backward pass has made the gradient."""
+    """Parameter with its gradient, and hooks that run as soon as a backward pass has made the gradient."""
 
     def __init__(self, name: str, value: Array) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Parameter:
 
 
 class LinearRegression:
-    """Mean squared error of x·weight + bias, with its derivative written out."""
+    """Linear model x·weight + bias with the mean squared error and its gradient."""
 
     def __init__(self) -> None:
         self.weight = Parameter("weight", np.zeros(FEATURES, np.float32))
@@ -45,7 +45,7 @@ class LinearRegression:
 
     def backward(self, x: Array, y: Array) -> None:
         error = 2 * (x @ self.weight.value + self.bias.value - y) / np.float32(len(y))
-        # The last layer's gradients come first, as in any backward pass.
+        # A backward pass makes the last layer's gradients first.
         for parameter, grad in ((self.bias, error.sum(keepdims=True)), (self.weight, x.T @ error)):
             parameter.grad = np.ascontiguousarray(grad)
             for hook in parameter.hooks:
@@ -53,7 +53,7 @@ class LinearRegression:
 
 
 class MomentumSGD:
-    """velocity = momentum · velocity + gradient; value -= learning rate · velocity."""
+    """Optimizer: velocity = momentum · velocity + gradient; value -= learning rate · velocity."""
 
     def __init__(self, parameters: list[Parameter], momentum: float) -> None:
         self.parameters = parameters
@@ -75,7 +75,7 @@ class MomentumSGD:
 
 
 class AveragingOptimizer(MomentumSGD):
-    """Right: averages the gradients, then does what the optimizer always does."""
+    """Correct: averages the gradients, then makes the usual step."""
 
     def step(self) -> None:
         average_gradients(self.parameters)
@@ -83,7 +83,7 @@ class AveragingOptimizer(MomentumSGD):
 
 
 class LateOptimizer(MomentumSGD):
-    """Wrong: the velocity has already taken the local gradient when the average arrives."""
+    """Wrong: the velocity has already used the local gradient when the average arrives."""
 
     def step(self) -> None:
         self.update_velocities()
@@ -92,7 +92,7 @@ class LateOptimizer(MomentumSGD):
 
 
 class VelocityAveragingOptimizer(MomentumSGD):
-    """Right on paper, since momentum is linear, but with other roundings; and wrong once gradients are clipped."""
+    """Correct only up to rounding, because momentum is linear; wrong once gradients are clipped."""
 
     def step(self) -> None:
         self.update_velocities()
@@ -111,7 +111,7 @@ def train(optimizer_class: type[MomentumSGD], momentum: float, in_hook: bool, x:
     handles: list[int] = []
     if in_hook:
         for parameter in model.parameters:
-            # The average travels while the rest of the backward pass computes.
+            # The allreduce runs while the rest of the backward pass computes.
             parameter.hooks.append(lambda it: handles.append(hvd.allreduce_async_(it.grad, name=f"hook.{it.name}")))
     optimizer = optimizer_class(model.parameters, momentum)
     for _ in range(STEPS):
@@ -123,7 +123,7 @@ def train(optimizer_class: type[MomentumSGD], momentum: float, in_hook: bool, x:
 
 
 def make_shard(rank: int) -> tuple[Array, Array]:
-    """Every rank sees other inputs and a slightly other truth, so that its own gradient is not the common one."""
+    """Return data with inputs and a truth that differ between ranks, so that local gradients differ too."""
     random = np.random.default_rng(rank)
     truth = np.linspace(-1, 1, FEATURES) + 0.5 * random.standard_normal(FEATURES)
     x = random.standard_normal((ROWS, FEATURES)).astype(np.float32)
@@ -135,13 +135,13 @@ def weights_of(model: LinearRegression) -> Array:
 
 
 def spread(weights: Array) -> float:
-    """The largest difference of any weight between two ranks."""
+    """Return the largest difference of any weight between two ranks."""
     everyone = hvd.allgather(weights[np.newaxis], name="weights")
     return float(np.max(everyone.max(axis=0) - everyone.min(axis=0)))
 
 
 def compare(momentum: float, x: Array, y: Array) -> list[str]:
-    """Print one table; the claims that did not hold."""
+    """Print one table. Return the claims that did not hold."""
     placements = {
         "in a backward hook": train(MomentumSGD, momentum, True, x, y),
         "in a wrapped optimizer": train(AveragingOptimizer, momentum, False, x, y),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adasum beside averaging: the same digits, the same rate, no scaling of the rate by the number of ranks.
+"""Compare Adasum with averaging: one learning rate for both, not scaled by the number of ranks.
 
     horovodrun -np 2 python adasum.py
 
-Adasum adds steps that point in different directions and averages those that agree, so the rate of one rank fits any
-number of them. Prints the validation loss of both after each epoch.
+Adasum adds steps that point in different directions and averages those that agree, so one learning rate fits any
+number of ranks. Prints the validation loss of both after each epoch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train(op: int, options: argparse.Namespace, device: torch.device) -> list[tuple[float, float]]:
-    """Validation loss and accuracy after each epoch."""
+    """Return validation loss and accuracy after each epoch."""
     torch.manual_seed(1)
     training, validation = load()
     loader = training_loader(training, options.batch_size, seed=1)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient compression beside dense gradients: how well digits are read, and how many bytes ranks exchange for it.
+"""Compare compressed gradients with dense ones: accuracy on the digits, and bytes that the ranks exchange.
 
     horovodrun -np 2 python compression.py
     horovodrun -np 2 python compression.py --methods topk onebit --no-feedback    # what error feedback is for
 
 Compression is for slow networks between hosts. Here all ranks exchange compressed gradients (scope="all") over sockets,
-so that one computer shows it too. It saves bytes there, not time. Rank 0 shows progress and leaves the figures and a
-plot in --output.
+so that one computer can show it. That saves bytes here, not time. Rank 0 shows progress and writes the figures and a
+plot to --output.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 MOMENTUM = 0.9
-Run = dict[str, Any]  # the figures of one method
+Run = dict[str, Any]  # the measurements of one method
 
 
 def methods(steps: int, more: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """Makers of what DistributedOptimizer(compression=...) takes. `steps`: in an epoch."""
+    """Return functions that make the argument of DistributedOptimizer(compression=...). `steps`: per epoch."""
     compression = hvd.Compression
     return {
         "dense": lambda: compression.none,
@@ -45,7 +45,7 @@ def methods(steps: int, more: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "topk": lambda: compression.topk(0.02, **more),
         "dgc": lambda: compression.dgc(0.01, MOMENTUM, ramp_steps=max(1, steps // 2), **more),
         "powersgd": lambda: compression.powersgd(2, start_after=10, **more),
-        "onebit-adam": lambda: None,  # an optimizer of its own
+        "onebit-adam": lambda: None,  # has its own optimizer
     }
 
 
@@ -74,12 +74,12 @@ def make_optimizer(method: str, model: nn.Module, steps: int, options: argparse.
 
 
 def megabytes_sent() -> float:
-    """What this rank has sent to other ranks."""
+    """Return the megabytes that this rank has sent to other ranks."""
     return float(hvd.counters()["data_bytes_sent"] or 0) / 1e6
 
 
 def train(method: str, options: argparse.Namespace, device: torch.device) -> Run:
-    """Train one model; the figures of each epoch."""
+    """Train one model. Return the measurements of each epoch."""
     torch.manual_seed(options.seed)
     training, validation = load()
     loader = training_loader(training, options.batch_size, options.seed)
@@ -106,7 +106,7 @@ def train(method: str, options: argparse.Namespace, device: torch.device) -> Run
 
 
 def table(runs: list[Run]) -> str:
-    """One line for each method."""
+    """Return a table with one line for each method."""
     lines = [f"{'method':>11}{'accuracy':>10}{'loss':>9}{'MB, first epoch':>17}{'last':>9}{'fewer':>8}{'s':>7}"]
     dense = next((run["megabytes"][-1] for run in runs if run["method"] == "dense"), None)
     for run in runs:
@@ -144,7 +144,7 @@ def save_plot(path: Path, runs: list[Run]) -> None:
 
 def main() -> int:
     options = parse_arguments()
-    os.environ.setdefault("HOROVOD_SHARED_MEMORY", "0")  # as if each rank had a host of its own
+    os.environ.setdefault("HOROVOD_SHARED_MEMORY", "0")  # exchange data as if each rank were on its own host
     hvd.init()
     device = pin()
     if hvd.rank() == 0:

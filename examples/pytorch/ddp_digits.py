@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read handwritten digits with DistributedDataParallel over the horovod backend.
+"""Learn to read handwritten digits with DistributedDataParallel and the horovod backend.
 
     torchrun --nproc-per-node 2 ddp_digits.py
     horovodrun -np 2 python ddp_digits.py
 
-The same script runs with init_process_group("gloo"): only that name differs. Needs scikit-learn for its digits.
+The script also runs with init_process_group("gloo"): only that name differs. Needs scikit-learn for its digits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
 
 
 def datasets() -> tuple[TensorDataset, TensorDataset]:
-    """Four fifths to learn from, one fifth to test on; the same split on every rank."""
+    """Return training and test digits, four fifths and one fifth. The split is equal on every rank."""
     bunch = load_digits()
     images = torch.tensor(bunch.data / 16, dtype=torch.float32)
     labels = torch.tensor(bunch.target)
@@ -35,7 +35,7 @@ def datasets() -> tuple[TensorDataset, TensorDataset]:
 
 
 def accuracy(model: torch.nn.Module, test: TensorDataset) -> float:
-    """Every rank reads its part of the test digits; the shares of all ranks are added up."""
+    """Return the accuracy over all ranks, each of which reads its part of the test digits."""
     images, labels = test[dist.get_rank() :: dist.get_world_size()]
     with torch.no_grad():
         right = (model(images).argmax(1) == labels).sum()

@@ -5,7 +5,7 @@
     horovodrun -np 2 python digits.py --epochs 20 --resume                          # continues the last run
     horovodrun -np 2 python digits.py --epochs 20 --resume demo-output/digits.pt    # continues the demo, elsewhere
 
-Rank 0 shows progress and leaves a checkpoint, the run's figures, a plot of the losses and a page in --output.
+Rank 0 shows progress and writes a checkpoint, the measurements, a plot of the losses and a page to --output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
-OWN_CHECKPOINT = Path("digits.pt")  # in --output
+OWN_CHECKPOINT = Path("digits.pt")  # file name in --output
 EPOCHS_APART = 3
 
 
@@ -59,7 +59,7 @@ def train_epoch(
     device: torch.device,
     steps: int | None,
 ) -> float:
-    """One pass over this rank's part of the data; the mean loss of all ranks."""
+    """Train on this rank's part of the data for one epoch. Return the mean loss of all ranks."""
     losses = []
     for step, (images, labels) in enumerate(loader):
         if step == steps:
@@ -73,9 +73,10 @@ def train_epoch(
 
 
 def seconds_apart(options: argparse.Namespace, device: torch.device) -> list[float]:
-    """Epochs of ranks that train each for itself, at the same time: with communication they can only take longer.
+    """Return the seconds of epochs without communication, in which each rank trains alone at the same time.
 
-    Two cores that other programs use too, or that are threads of one, do less than twice as much as one of them.
+    With communication, epochs take at least that long. Two cores do less than twice the work of one if other
+    programs use them too, or if they are threads of one core.
     """
     loader = training_loader(load()[0], options.batch_size, options.seed)
     model = DigitsNet().to(device)
@@ -83,13 +84,13 @@ def seconds_apart(options: argparse.Namespace, device: torch.device) -> list[flo
     seconds = []
     for _ in range(EPOCHS_APART):
         started = time.perf_counter()
-        train_epoch(model, optimizer, loader, device, options.steps)  # ranks meet at its end
+        train_epoch(model, optimizer, loader, device, options.steps)  # all ranks meet at the end of an epoch
         seconds.append(time.perf_counter() - started)
     return seconds
 
 
 def resume(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, run: Run) -> Run:
-    """What rank 0 finds in its checkpoint, on all ranks; they need not see its disk."""
+    """Return the run of rank 0's checkpoint on all ranks; the other ranks need no access to the file."""
     if hvd.rank() == 0 and checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(saved["model"])
@@ -99,7 +100,7 @@ def resume(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
 
 
 def save(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, run: Run) -> None:
-    """Written beside the old one first, so that a crash while writing leaves one that is whole."""
+    """Write a new file and rename it, so that a crash leaves a complete checkpoint."""
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     curves = (run.train_losses, run.losses, run.accuracies)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "curves": curves}
@@ -112,7 +113,7 @@ def train(options: argparse.Namespace, device: torch.device) -> Run:
     training, validation = load()
     loader = training_loader(training, options.batch_size, options.seed)
     model = DigitsNet().to(device)
-    # A batch of all ranks is that many times larger, so its steps can be longer.
+    # The batch of all ranks is `size` times as large, so steps can be longer.
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -124,7 +125,7 @@ def train(options: argparse.Namespace, device: torch.device) -> Run:
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     for epoch in range(len(run.losses), options.epochs):
-        loader.sampler.set_epoch(epoch)  # another order in every epoch
+        loader.sampler.set_epoch(epoch)  # shuffle differently in every epoch
         started = time.perf_counter()
         run.train_losses.append(train_epoch(model, optimizer, loader, device, options.steps))
         run.epoch_seconds.append(time.perf_counter() - started)

@@ -13,7 +13,7 @@ import horovod.torch as hvd
 
 
 class DigitsNet(nn.Sequential):
-    """Two convolutions and two linear layers for images of 8 by 8 pixels."""
+    """Network of two convolutions and two linear layers for images of 8 by 8 pixels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -30,7 +30,7 @@ class DigitsNet(nn.Sequential):
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """Training and validation digits, four fifths and one fifth; the same split on every rank."""
+    """Return training and validation digits, four fifths and one fifth. The split is equal on every rank."""
     bunch = load_digits()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
     images = torch.tensor(bunch.images, dtype=torch.float32)[order].unsqueeze(1) / 16
@@ -40,7 +40,7 @@ def load() -> tuple[TensorDataset, TensorDataset]:
 
 
 def training_loader(dataset: TensorDataset, batch_size: int, seed: int) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """This rank's part of the training data, shuffled alike on all ranks so that nothing is seen twice in an epoch."""
+    """Return this rank's part of the training data. All ranks shuffle alike, so that no example is used twice."""
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
         dataset, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=True, seed=seed
     )
@@ -48,7 +48,7 @@ def training_loader(dataset: TensorDataset, batch_size: int, seed: int) -> DataL
 
 
 def validate(model: nn.Module, dataset: TensorDataset, device: torch.device) -> tuple[float, float]:
-    """Mean loss and accuracy on the whole validation set: each rank reads its share, the sums are added up."""
+    """Return mean loss and accuracy on the whole validation set. Each rank reads its share."""
     images, labels = (tensor[hvd.rank() :: hvd.size()].to(device) for tensor in dataset.tensors)
     model.eval()
     with torch.no_grad():
@@ -56,7 +56,7 @@ def validate(model: nn.Module, dataset: TensorDataset, device: torch.device) -> 
         loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
         right = (scores.argmax(dim=1) == labels).sum()
     model.train()
-    # Sums, not means: the ranks' parts may differ in size by one.
+    # Add up sums, not means, because the ranks' shares may differ in size by one.
     sums = torch.tensor([loss.item(), right.item(), len(labels)], dtype=torch.float64)
     loss_sum, rights, count = hvd.allreduce(sums, op=hvd.Sum, name="validation").tolist()
     return loss_sum / count, rights / count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page that a run of the digits example leaves behind: the result, curves as inline SVG, a row for each run."""
+"""The page that the digits example writes: the result, curves as inline SVG, and a table row for each run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from digits_report import Run, compare, counted
 
 _WIDTH, _HEIGHT = 400, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 34
-# Classes of the lines, as the page's style names them: training and validation of this run, then of the earlier one.
+# CSS classes of the lines: training and validation of this run, then of the earlier one.
 _STYLES = (("a", "b"), ("c earlier", "d earlier"))
 
-Curve = tuple[str, str, Sequence[float]]  # its name, its class, a value for each epoch
+Curve = tuple[str, str, Sequence[float]]  # name, CSS class, and a value for each epoch
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -51,7 +51,7 @@ th:first-child, td:first-child {{ text-align: left }}
 
 
 def save_page(path: Path, run: Run, earlier: Run | None) -> None:
-    """Write the page of a run, beside an earlier one if there is one."""
+    """Write the page of a run, and compare it with an earlier run if there is one."""
     runs = [one for one in (run, earlier) if one is not None]
     losses: list[Curve] = []
     accuracies: list[Curve] = []

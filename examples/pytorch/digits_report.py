@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of the digits example leaves behind: its figures, a line for each epoch, and a plot."""
+"""The output of the digits example: its measurements, a progress line for each epoch, and a plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BAR = 24
 
 @dataclass
 class Run:
-    """What was measured after each epoch, over all ranks."""
+    """Measurements after each epoch, over all ranks."""
 
     ranks: int
     seed: int
@@ -26,7 +26,7 @@ class Run:
 
     @property
     def samples_per_second(self) -> float:
-        """Of a typical epoch: the first one also warms caches up."""
+        """Return the speed of a typical epoch (the median, because the first epoch also fills caches)."""
         return self._rate(self.epoch_seconds)
 
     @property
@@ -51,7 +51,7 @@ def counted(ranks: int) -> str:
 
 
 def progress_line(run: Run, epochs: int) -> str:
-    """A bar and the last epoch's figures. Under a launcher every line stands, so that the bar grows downwards."""
+    """Return a bar and the figures of the last epoch. Each epoch prints a new line, so the bar grows downwards."""
     done = len(run.losses)
     filled = _BAR * done // epochs
     return (
@@ -61,7 +61,7 @@ def progress_line(run: Run, epochs: int) -> str:
 
 
 def compare(run: Run, earlier: Run | None) -> str:
-    """One line for each run, and what the ranks of the second brought."""
+    """Return a table with one line for each run, and the speedup of this run."""
     runs = [one for one in (earlier, run) if one is not None]
     lines = [f"{'processes':>9}{'s/epoch':>9}{'samples/s':>11}{'val. loss':>11}{'accuracy':>10}"]
     for one in runs:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small GPT learns the letters of a made-up language on several ranks.
+"""Train a small GPT to write a made-up language on several ranks.
 
     horovodrun -np 2 python gpt.py
     horovodrun -np 2 python gpt.py --layers 6 --heads 8 --width 512 --context 256      # 19 M parameters
 
-The text comes from a small grammar, made in place. Gradients are clipped after they have been averaged.
+A small grammar generates the text. Gradients are clipped after they have been averaged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def expand(rule: str, source: random.Random) -> str:
 
 
 def make_text(sentences: int) -> str:
-    """The same text on every rank."""
+    """Return a text that is equal on every rank."""
     source = random.Random(0)
     return " ".join(expand("sentence", source) for _ in range(sentences))
 
@@ -69,13 +69,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def draw_batch(tokens: torch.Tensor, size: int, length: int, generator: torch.Generator) -> torch.Tensor:
-    """Pieces from random places; every rank draws with its own generator."""
+    """Return pieces of the text from random positions. Every rank has its own generator."""
     starts = torch.randint(len(tokens) - length, (size,), generator=generator)
     return torch.stack([tokens[start : start + length + 1] for start in starts.tolist()])
 
 
 def held_out_loss(model: Gpt, tokens: torch.Tensor) -> float:
-    """Mean over all ranks, each of which reads its own part."""
+    """Return the mean loss over all ranks, each of which reads its own part."""
     length = model.size.context
     rows = min(len(tokens) // (length + 1), 16 * hvd.size())
     pieces = tokens[: rows * (length + 1)].view(rows, length + 1)[hvd.rank() :: hvd.size()]
@@ -92,7 +92,7 @@ def train(model: Gpt, optimizer: torch.optim.Optimizer, text: torch.Tensor, opti
         optimizer.zero_grad()
         loss = model.loss(draw_batch(text[:cut], options.batch_size, options.context, generator).to(device))
         loss.backward()
-        # The norm that counts is that of the average: complete the reductions, clip, then step without reducing again.
+        # Clip the norm of the average: complete the reductions, clip, then step without reducing again.
         optimizer.synchronize()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         with optimizer.skip_synchronize():
@@ -115,7 +115,7 @@ def main() -> int:
 
     torch.manual_seed(1)
     model = Gpt(Size(len(letters), options.context, options.layers, options.heads, options.width)).to(device)
-    # Adam's steps do not grow with the gradient's size, so the rate grows with the root of the batch only.
+    # Adam's steps do not grow with the gradient, so scale the rate only by the root of the batch size.
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr * math.sqrt(hvd.size()))
     optimizer = hvd.DistributedOptimizer(
         optimizer,

@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Scores for the next token at every place."""
+    """Model that returns scores for the next token at every position."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -56,11 +56,11 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.tokens(tokens) + self.positions[: tokens.shape[1]]
-        # The output layer is the token table itself: one parameter, used twice in a backward pass.
+        # The output layer uses the embedding table: one parameter, used twice in a backward pass.
         return functional.linear(self.last(self.blocks(x)), self.tokens.weight)
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of every token after the first, given those before it."""
+        """Return the mean cross-entropy of every token after the first, given those before it."""
         scores = self(tokens[:, :-1])
         return functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
 

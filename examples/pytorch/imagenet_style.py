@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training as it is done on ImageNet: large batches, a linearly scaled rate that warms up, a staircase, checkpoints.
+"""Train as is usual on ImageNet: large batches, a linearly scaled rate with warm-up, a staircase, checkpoints.
 
     horovodrun -np 2 python imagenet_style.py
     horovodrun -np 8 python imagenet_style.py --model resnet50 --image-size 224 --classes 1000 --epochs 90
 
-Images are made up in place (textures.py): put your own Dataset there. A second run continues from the last checkpoint.
+Images are generated (textures.py): use your own Dataset instead. A second run continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Average:
-    """A quantity's mean over all batches of all ranks."""
+    """Mean of a quantity over all batches of all ranks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,9 +62,9 @@ class Average:
 
 
 def learning_rate(options: argparse.Namespace, epoch: float) -> float:
-    """From the rate of one rank up to that of all during the warm-up, then a tenth after each third of the run.
+    """Return the rate: it grows from one rank's to that of all, then falls to a tenth after each third of the run.
 
-    Large batches allow long steps, but not before the network has left its random start.
+    Large batches allow long steps, but only after the network has left its random start.
     """
     workers = hvd.size() * options.batches_per_allreduce
     if epoch < options.warmup_epochs:
@@ -88,14 +88,14 @@ def train_epoch(
     options: argparse.Namespace,
     epoch: int,
 ) -> tuple[float, float]:
-    """Mean training loss and accuracy of all ranks."""
+    """Train for one epoch. Return the mean training loss and accuracy of all ranks."""
     loss_average, accuracy = Average("train loss"), Average("train accuracy")
     steps = min(len(loader), options.steps or len(loader))
     for step, (images, labels) in zip(range(steps), loader, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(options, epoch + step / steps)
         optimizer.zero_grad()
-        # One large batch in pieces that fit into memory: gradients add up, so each loss counts by its share.
+        # Split the batch into pieces that fit into memory. Gradients add up, so weigh each loss by its share.
         for piece, truth in zip(images.split(options.batch_size), labels.split(options.batch_size), strict=True):
             scores = model(piece.to(options.device))
             loss = nn.functional.cross_entropy(scores, truth.to(options.device), label_smoothing=0.1)
@@ -107,7 +107,7 @@ def train_epoch(
 
 
 def validate(model: nn.Module, loader: DataLoader[tuple[torch.Tensor, int]], device: torch.device) -> list[float]:
-    """Loss and the shares of images whose class is the first, or among the first five."""
+    """Return the loss, and the shares of images whose class is the first or among the first five."""
     averages = [Average("validation loss"), Average("top 1"), Average("top 5")]
     model.eval()
     with torch.no_grad():
@@ -122,7 +122,7 @@ def validate(model: nn.Module, loader: DataLoader[tuple[torch.Tensor, int]], dev
 
 
 def last_checkpoint(folder: Path) -> int:
-    """The epoch after which rank 0 saved last, told to all: only rank 0's disk counts."""
+    """Return the epoch of rank 0's last checkpoint on all ranks; only rank 0 needs access to the files."""
     epochs = [int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.pt")] if hvd.rank() == 0 else []
     return int(hvd.broadcast_object(max(epochs, default=0), root_rank=0, name="resume from epoch"))
 

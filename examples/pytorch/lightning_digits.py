@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read handwritten digits with Lightning: Trainer(strategy="horovod"), as in Horovod's days.
+"""Learn to read handwritten digits with Lightning and Trainer(strategy="horovod").
 
     python lightning_digits.py                     # Lightning starts the second process itself
     horovodrun -np 2 python lightning_digits.py
@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
 
 
 class Reader(lightning.LightningModule):
-    """A small network; Lightning averages what it logs over all ranks."""
+    """Module with a small network. Lightning averages its logged values over all ranks."""
 
     def __init__(self) -> None:
         super().__init__()

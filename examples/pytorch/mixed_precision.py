@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision: the forward pass in half precision, gradients that travel in half precision, weights in full.
+"""Mixed precision: the forward pass and the sent gradients use half precision, the weights full precision.
 
     horovodrun -np 2 python mixed_precision.py
 
-bfloat16 on a CPU, where it needs no loss scaling; float16 with a GradScaler on a GPU. The order that matters: complete
-the averages, unscale, clip, then step without reducing again. All ranks skip the same steps, since a gradient that
-overflowed anywhere is infinite in the average too.
+Uses bfloat16 on a CPU, where it needs no loss scaling, and float16 with a GradScaler on a GPU. The order matters:
+complete the averages, unscale, clip, then step without reducing again. All ranks skip the same steps, because a
+gradient that overflows on one rank is infinite in the average too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_model() -> nn.Module:
-    """No convolutions: a processor without bfloat16 would take a hundred times as long for them."""
+    """Return a model without convolutions, because they are very slow on a processor without bfloat16."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, 256),
@@ -68,7 +68,7 @@ def train_step(
 
 
 def main() -> int:
-    # A processor without bfloat16 computes it by other means; torch tells so at length.
+    # On a processor without bfloat16, torch falls back to slower code and warns.
     warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     options = parse_arguments()
     hvd.init()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a rank of these examples computes: on the GPU of its local rank, else on its share of the host's cores."""
+"""The device of a rank in these examples: the GPU of its local rank, or its share of the host's cores."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import horovod.torch as hvd
 
 
 def pin() -> torch.device:
-    """Call after hvd.init(). Ranks that each start a thread for every core would only be in each other's way.
+    """Choose this rank's device and number of threads. Call it after hvd.init().
 
-    OMP_NUM_THREADS, where it is set, has the last word.
+    Without a limit, each rank starts a thread for every core, and the ranks slow each other down. OMP_NUM_THREADS
+    takes precedence if it is set.
     """
     if torch.cuda.is_available():
         torch.cuda.set_device(hvd.local_rank())

@@ -18,7 +18,7 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Se
 
 
 class Bottleneck(nn.Module):
-    """1x1 down, 3x3, 1x1 up, added to the input (brought to the same shape where that differs)."""
+    """Block of 1x1, 3x3 and 1x1 convolutions, added to its input (projected if the shapes differ)."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet(depths: Sequence[int], width: int, classes: int) -> nn.Sequential:
-    """A stem that shrinks the image fourfold, then stages of blocks, each at half the size and twice the width."""
+    """Return a network: a stem that shrinks the image fourfold, then stages with half the size and twice the width."""
     stem = [*_convolution(3, width, 7, stride=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]
     blocks: list[nn.Module] = []
     inputs = width
@@ -54,5 +54,5 @@ def resnet50(classes: int = 1000) -> nn.Sequential:
 
 
 def small_resnet(classes: int = 10) -> nn.Sequential:
-    """For trying scripts out on a laptop: 14 layers, 0.5 M parameters."""
+    """Return a model for trying scripts on a laptop: 14 layers, 0.5 M parameters."""
     return resnet((1, 1, 1, 1), 16, classes)

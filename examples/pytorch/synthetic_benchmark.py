@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast does ResNet-50 train on made-up images, and what share of that do more ranks keep?
+"""Measure how fast ResNet-50 trains on made-up images, and how much of that speed each of several ranks keeps.
 
     horovodrun -np 2 python synthetic_benchmark.py --image-size 64 --batch-size 8
 
-First rank 0 trains alone while the others sleep, then all train together; the scaling efficiency is the speed of a rank
-in the second part over that in the first. Speeds are means with 95 % intervals.
+First rank 0 trains alone while the others sleep, then all train together. The scaling efficiency is the speed of a rank
+in the second part divided by that in the first. Speeds are means with 95 % intervals.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def speeds_of(train_batch: Callable[[], None], options: argparse.Namespace) -> list[float]:
-    """Images per second of this rank, once for each iteration."""
+    """Return this rank's images per second, once for each iteration."""
     for _ in range(options.warmup_batches):
         train_batch()
     speeds = []
@@ -74,7 +74,7 @@ def batch_trainer(
 
 
 def interval(values: list[float]) -> float:
-    """Half the width of the mean's 95 % interval."""
+    """Return half the width of the mean's 95 % interval."""
     return 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
@@ -89,7 +89,7 @@ def main() -> int:
     say(f"{options.model}, images {options.image_size}x{options.image_size}, batch {options.batch_size}, {device}")
 
     alone = speeds_of(batch_trainer(model, optimizer, options), options) if hvd.rank() == 0 else []
-    hvd.barrier()  # those with nothing to do wait here
+    hvd.barrier()  # the other ranks wait here
     alone = hvd.broadcast_object(alone, root_rank=0, name="alone")
     say(f"1 rank:  {mean(alone):.1f} +- {interval(alone):.1f} images/s")
 

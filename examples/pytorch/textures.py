@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up images for scripts that want many: stripes whose direction and width are the class, under noise."""
+"""Generated images for scripts that need many: noisy stripes whose direction and width are the class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = 10
 
 
 class Textures(Dataset[tuple[torch.Tensor, int]]):
-    """`count` images of three channels; image `index` is the same on every rank and in every run."""
+    """Dataset of `count` images with three channels. Image `index` is equal on every rank and in every run."""
 
     def __init__(self, count: int, image_size: int, seed: int) -> None:
         self.count = count

@@ -3,7 +3,7 @@
 
 python examples/ray/digits.py                # starts Ray on this machine
 RAY_ADDRESS=auto python digits.py            # on the cluster that this machine belongs to
-python digits.py --epochs 10 --name mine     # goes on where a run of that name has stopped
+python digits.py --epochs 10 --name mine     # continues a stopped run of that name
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[ray,examples]'") from None
 
-WEIGHTS = "digits.pt"  # in a checkpoint
+WEIGHTS = "digits.pt"  # file name in a checkpoint
 
 
 def network() -> nn.Module:
@@ -36,7 +36,7 @@ def network() -> nn.Module:
 
 
 def digits() -> tuple[ray.data.Dataset, ray.data.Dataset]:
-    """Training and validation digits, four fifths and one fifth."""
+    """Return training and validation digits, four fifths and one fifth."""
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     images, labels = bunch.images[order].astype("float32") / 16, bunch.target[order].tolist()
@@ -45,7 +45,7 @@ def digits() -> tuple[ray.data.Dataset, ray.data.Dataset]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """What each worker does."""
+    """Train in one worker."""
     hvd.init()
     torch.manual_seed(1)
     model = network()
@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> None:
 
     digits = ray.train.get_dataset_shard("train")
     for epoch in range(first_epoch, config["epochs"]):
-        # All shards have as many rows, so that all ranks take as many steps.
+        # All shards have equal numbers of rows, so all ranks make equally many steps.
         for batch in digits.iter_torch_batches(batch_size=32, local_shuffle_buffer_size=256, drop_last=True):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
@@ -68,7 +68,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def accuracy(model: nn.Module) -> float:
-    """On the whole validation set: each rank counts in its shard."""
+    """Return the accuracy on the whole validation set. Each rank counts in its shard."""
     counts = torch.zeros(2)
     for batch in ray.train.get_dataset_shard("validation").iter_torch_batches(batch_size=128):
         right = (model(batch["image"]).argmax(dim=1) == batch["label"]).sum()
@@ -78,7 +78,7 @@ def accuracy(model: nn.Module) -> float:
 
 
 def report(figures: dict[str, Any], model: nn.Module, optimizer: Any) -> None:
-    """Figures from every rank, the checkpoint from one. Ray has it before the folder goes."""
+    """Report figures from every rank and the checkpoint from rank 0. Ray copies it before the folder is deleted."""
     with tempfile.TemporaryDirectory() as folder:
         if hvd.rank() == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": figures["epoch"]}
@@ -87,7 +87,7 @@ def report(figures: dict[str, Any], model: nn.Module, optimizer: Any) -> None:
 
 
 def restore(model: nn.Module, optimizer: Any) -> int:
-    """The number of epochs that are done: 0, unless a worker was lost, or this run has been here before."""
+    """Restore a checkpoint, if a worker was lost or this run existed before. Return the number of completed epochs."""
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return 0
@@ -103,7 +103,7 @@ def fit(workers: int, epochs: int, output: Path, name: str | None = None) -> Res
     trainer = HorovodTrainer(
         train,
         train_loop_config={"lr": 0.02, "epochs": epochs},
-        # Half a core for each, so that some are left for Ray Data on a machine with two.
+        # Half a core for each worker leaves some for Ray Data, even on a machine with two cores.
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.5}),
         run_config=RunConfig(
             name=name, storage_path=str(output.resolve()), failure_config=FailureConfig(max_failures=1)

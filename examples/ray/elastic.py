@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training on Ray: kill a worker (its process id is printed) or a node, or add one, and training goes on.
+"""Elastic training on Ray: kill a worker (its process id is printed) or a node, or add one, and training continues.
 
 python examples/ray/elastic.py [--workers 2] [--epochs 20]
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read handwritten digits with Keras on Ray, on whichever backend KERAS_BACKEND names (default: torch).
+"""Learn to read handwritten digits with Keras on Ray, on the backend that KERAS_BACKEND names (default: torch).
 
 python examples/ray/keras_digits.py
 """
@@ -29,13 +29,13 @@ BATCH_SIZE = 32
 
 
 def train(config: dict[str, Any]) -> None:
-    """What each worker does. Keras reads KERAS_BACKEND at its import, which is why that is here."""
+    """Train in one worker. Import Keras here, because it reads KERAS_BACKEND when it is imported."""
     import keras
 
     import horovod.keras as hvd
 
     class Report(keras.callbacks.Callback):  # type: ignore[misc]
-        """After each epoch: figures from every rank, the model from one."""
+        """Callback that reports figures from every rank and the model from rank 0 after each epoch."""
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def batches(shard: Any) -> Iterator[tuple[Any, Any]]:
-    """This rank's digits, again and again."""
+    """Yield this rank's digits again and again."""
     while True:
         for batch in shard.iter_batches(batch_size=BATCH_SIZE, batch_format="numpy", drop_last=True):
             yield batch["image"], batch["label"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train, then serve what was learnt over HTTP, and ask it.
+"""Train a model, serve it over HTTP, and send it a request.
 
 python examples/ray/serve.py
 python examples/ray/serve.py --stay     # serves until Ctrl-C; from another terminal:
@@ -29,7 +29,7 @@ except ModuleNotFoundError as missing:
 
 @serve.deployment(ray_actor_options={"num_cpus": 0.5})  # type: ignore[misc]
 class Reader:
-    """Reads digits: {"images": [8 rows of 8 numbers from 0 to 16, ...]} is answered with {"digits": [...]}."""
+    """Service that answers {"images": [8 rows of 8 numbers from 0 to 16, ...]} with {"digits": [...]}."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.model = digits.network().eval()

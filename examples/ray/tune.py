@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look for a good learning rate: several distributed trials at once, of which ASHA ends the bad ones early.
+"""Search for a good learning rate: several distributed trials at once; ASHA stops bad ones early.
 
 python examples/ray/tune.py                            # starts Ray on this machine
 RAY_ADDRESS=auto python tune.py --at-once 4            # on the cluster that this machine belongs to
@@ -25,7 +25,7 @@ except ModuleNotFoundError as missing:
 
 
 def trial(config: dict[str, Any]) -> None:
-    """A world of its own: workers, rendezvous and secret are this trial's alone."""
+    """Run one trial. It has its own workers, rendezvous and secret."""
     training, validation = digits()
     trainer = HorovodTrainer(
         train,
@@ -48,9 +48,9 @@ def main() -> None:
     output = str(options.output.resolve())
     fixed = {"epochs": options.epochs, "workers": options.workers, "output": output}
     tuner = tune.Tuner(
-        # The trial itself computes nothing; its workers' resources come on top.
+        # The trial itself computes nothing; its workers' resources are added.
         tune.with_resources(trial, {"CPU": 0.1}),
-        # The promising ones first: ASHA ends a trial that is behind those before it.
+        # Put promising rates first, because ASHA stops a trial that is worse than earlier ones.
         param_space={"lr": tune.grid_search([0.05, 0.02, 0.002, 0.0002]), **fixed},
         tune_config=tune.TuneConfig(
             metric="accuracy",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handwritten digits with a training loop of one's own and the distributed tape.
+"""Learn to read handwritten digits with a custom training loop and the distributed tape.
 
 horovodrun -np 2 python examples/tensorflow2/digits.py
 """
@@ -32,7 +32,7 @@ def main() -> None:
     model = make_model()
     optimizer = tf.keras.optimizers.Adam(options.learning_rate * hvd.size() ** 0.5)
     optimizer.build(model.trainable_variables)
-    # Once all variables are there, all ranks start with those of rank 0.
+    # All variables exist now, so start all ranks with those of rank 0.
     hvd.broadcast_variables(model.variables, root_rank=0)
     hvd.broadcast_variables(optimizer.variables, root_rank=0)
 

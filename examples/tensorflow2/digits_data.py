@@ -13,7 +13,7 @@ import horovod.tensorflow as hvd
 
 
 def load(dtype: str = "float32") -> tuple[Any, Any, Any, Any]:
-    """Training images and labels, then those for validation: the same split on every rank."""
+    """Return training images and labels, then those for validation. The split is equal on every rank."""
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     images, labels = bunch.images[order, ..., None].astype(dtype) / 16, bunch.target[order]
@@ -22,7 +22,7 @@ def load(dtype: str = "float32") -> tuple[Any, Any, Any, Any]:
 
 
 def batches(images: Any, labels: Any, batch_size: int, epoch: int) -> tf.data.Dataset:
-    """This rank's batches of an epoch: all ranks shuffle alike and each takes every size-th image."""
+    """Return this rank's batches of an epoch. All ranks shuffle alike, and each takes every size-th image."""
     order = np.random.default_rng(epoch).permutation(len(labels))
     order = order[: len(order) // (batch_size * hvd.size()) * batch_size * hvd.size()]
     mine = order[hvd.rank() :: hvd.size()]
@@ -30,7 +30,7 @@ def batches(images: Any, labels: Any, batch_size: int, epoch: int) -> tf.data.Da
 
 
 def make_model(**output: Any) -> Any:
-    """Two convolutions and two dense layers; `output`: options of the last layer."""
+    """Return two convolutions and two dense layers. `output` are options of the last layer."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -46,7 +46,7 @@ def make_model(**output: Any) -> Any:
 
 
 def validate(model: Any, images: Any, labels: Any) -> tuple[float, float]:
-    """Loss and accuracy over all ranks' shares of the validation images."""
+    """Return loss and accuracy over all ranks' shares of the validation images."""
     mine = slice(hvd.rank(), None, hvd.size())
     logits = tf.cast(model(images[mine], training=False), tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels[mine], logits)

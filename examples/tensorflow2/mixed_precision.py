@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handwritten digits in mixed precision: Keras computes in half types, gradients travel in half of the bytes.
+"""Learn digits in mixed precision: Keras computes in 16-bit types, and gradients are sent as 16-bit numbers.
 
 horovodrun -np 2 python examples/tensorflow2/mixed_precision.py --policy mixed_bfloat16
 """
@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[tensorflow]' scikit-learn") from None
 
-SCALE = 1024.0  # keeps small gradients above float16's smallest number
+SCALE = 1024.0  # keeps small gradients above the smallest number of float16
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     scale = SCALE if half else 1.0
     tf.keras.utils.set_random_seed(0)
     images, labels, test_images, test_labels = load()
-    model = make_model(dtype="float32")  # the last layer: a softmax wants the precision
+    model = make_model(dtype="float32")  # the type of the last layer, because a softmax needs the precision
     optimizer = tf.keras.optimizers.SGD(0.05 * hvd.size(), momentum=0.9)
     hvd.broadcast_variables(model.variables, root_rank=0)
 

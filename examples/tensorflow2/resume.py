@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handwritten digits with checkpoints: rank 0 writes them, and only rank 0 reads them when training continues.
+"""Learn digits with checkpoints: rank 0 writes them, and only rank 0 reads them when training continues.
 
 horovodrun -np 2 python examples/tensorflow2/resume.py --epochs 5
 horovodrun -np 2 python examples/tensorflow2/resume.py --epochs 8
@@ -38,7 +38,7 @@ def main() -> None:
     if hvd.rank() == 0 and manager.latest_checkpoint:
         checkpoint.restore(manager.latest_checkpoint)
         print(f"goes on after epoch {int(epochs)}", flush=True)
-    # The others learn all of it from rank 0: they need not see the file.
+    # The other ranks get everything from rank 0, so they need no access to the file.
     for variables in (model.variables, optimizer.variables, [epochs]):
         hvd.broadcast_variables(variables, root_rank=0)
 

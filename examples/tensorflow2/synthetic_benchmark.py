@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images per second of a network from keras.applications on made-up data: one rank alone, then all together.
+"""Images per second of a network from keras.applications on made-up data: each rank alone, then all together.
 
 horovodrun -np 2 python examples/tensorflow2/synthetic_benchmark.py --model MobileNetV2 --image-size 64
 """
@@ -52,7 +52,7 @@ def main() -> None:
         return step
 
     def speeds(step: Callable[[], None]) -> tuple[float, float]:
-        """Images per second: mean and 1.96 standard deviations."""
+        """Return the mean images per second, and 1.96 standard deviations."""
         for _ in range(options.warmup_batches):
             step()
         found = []
@@ -63,7 +63,7 @@ def main() -> None:
             found.append(options.batch_size * options.batches_per_iteration / (time.perf_counter() - start))
         return float(np.mean(found)), 1.96 * float(np.std(found))
 
-    alone = speeds(step_with(lambda tape: tape))  # every rank for itself, at the same time
+    alone = speeds(step_with(lambda tape: tape))  # the ranks train separately, at the same time
     together = speeds(step_with(lambda tape: hvd.DistributedGradientTape(tape, compression=compression)))
     if hvd.rank() == 0:
         size = hvd.size()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a test its world of live ranks, and orders the tests so that each world is started once."""
+"""Fixtures that give a test its world of live ranks, and the order of tests that starts each world once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 from harness.pool import Pool, Pools
 from testkit.preloaded import TORCH, Preloaded
 
-TEST_LIMIT_S = 240  # a world may have to start first, and import a framework; bodies have limits of their own
+TEST_LIMIT_S = 240  # seconds; the first test of a world also starts its ranks and imports a framework
 
 
 @pytest.fixture(scope="session")
 def pools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
-    """The worlds, whose ranks are forked from a process that has imported PyTorch if there are tests of it."""
+    """Yield the pools of worlds. If PyTorch tests are selected, fork the ranks from a process that imported PyTorch."""
     if not any(item.path.parent.name in ("torch", "torch_dist") for item in request.session.items):
         with Pools({}) as pools:
             yield pools
@@ -25,7 +25,7 @@ def pools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, pools: Pools) -> Pool:
-    """The ranks of the world that the test is parametrised with, alive and in step."""
+    """Return the ranks of the world that the test is parametrised with, alive and in step."""
     return pools.get(request.param)
 
 

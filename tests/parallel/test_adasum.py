@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adasum against a NumPy reference of the pairwise tree, and the properties that make it what it is."""
+"""Adasum against a NumPy reference of the pairwise tree, and the properties that define Adasum."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ EPSILON = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 4e-2}
 
 
 def pair(a, b):
-    """a and b, less the half of what each has in common with the other."""
+    """Return a + b without half of the projection of b on a and half of the projection of a on b."""
     dot, aa, bb = np.vdot(a, b), np.vdot(a, a), np.vdot(b, b)
     return (1 - dot / (2 * aa) if aa else 1) * a + (1 - dot / (2 * bb) if bb else 1) * b
 
 
 def tree(vectors):
-    """Neighbours in rank order are combined level by level; an odd one out moves up."""
+    """Combine vectors pairwise in rank order, level by level; the last of an odd number moves up unchanged."""
     vectors = [vector.astype(np.float64) for vector in vectors]
     while len(vectors) > 1:
         pairs = [pair(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=False)]
@@ -72,7 +72,7 @@ def test_zero_gradients_change_nothing():
 
 @on_all_ranks()
 def test_scale_of_one_rank_does_not_leak_into_the_others():
-    """A(a, s·b) treats the direction of b alike for every s: what it adds to a is the same for parallel vectors."""
+    """Rank 0's gradient is 1000 times as large as the others'; the result must still match the reference."""
     gradient = inputs((50,), "float64", size=1)[0]
     factor = 1000.0 if hvd.rank() == 0 else 1.0
     vectors = [gradient * (1000.0 if rank == 0 else 1.0) for rank in range(hvd.size())]

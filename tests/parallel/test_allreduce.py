@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allreduce: every operation and dtype against NumPy, in place and out of place, from no element to many chunks."""
+"""Allreduce: every operation and dtype against NumPy, in place and out of place, for arrays of 0 to many chunks."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_every_op_and_dtype(op, dtype):
 
 
 def check_both_ways(tensors, op, prescale=1.0, postscale=1.0):
-    """Out of place one by one, and in place all at once."""
+    """Reduce the tensors out of place one by one, and in place all at once. Return digests of the results."""
     options = {"op": OPS[op], "prescale_factor": prescale, "postscale_factor": postscale}
     targets = [mine(arrays) for arrays in tensors]
     handles = [hvd.allreduce_async_(target, **options) for target in targets]
@@ -43,7 +43,7 @@ def check_both_ways(tensors, op, prescale=1.0, postscale=1.0):
         array = mine(arrays)
         result = hvd.allreduce(array, **options)
         assert not np.shares_memory(result, array)
-        check_equal(array, arrays[hvd.rank()])  # the input is as it was
+        check_equal(array, arrays[hvd.rank()])  # the input is unchanged
         digests.append(check_reduced(result, arrays, op, prescale, postscale))
     for arrays, target, handle in zip(tensors, targets, handles, strict=True):
         assert hvd.synchronize(handle) is target
@@ -82,7 +82,7 @@ def test_factors_on_integers_go_through_double_and_truncate(dtype, factors):
 @pytest.mark.parametrize("dtype", SIGNED)
 @on_all_ranks()
 def test_integer_average_truncates_toward_zero(dtype):
-    """One rank brings the whole sum, so that it is no multiple of the number of ranks; floor would give -1, -2."""
+    """Rank 0 contributes the whole sum, so that it need not be divisible; floor would change negative ones."""
     sums = np.arange(-9, 10, dtype=dtype)
     result = hvd.allreduce(sums if hvd.rank() == 0 else np.zeros_like(sums))
     expected = [int(total / hvd.size()) for total in range(-9, 10)]
@@ -104,7 +104,7 @@ def test_integers_wrap(dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @on_all_ranks("shm2", "shm4", "hosts4")
 def test_not_a_number_wins(dtype, op):
-    """Wherever it stands, first or last, in a vector or in what is left of one."""
+    """A NaN of any rank must reach the result: at the first, at the last and at a middle element."""
     digests = []
     for source in range(hvd.size()):
         arrays = inputs((401,), dtype, seed=op)
@@ -142,7 +142,7 @@ def test_default_is_average_and_legacy_argument():
 
 @on_all_ranks()
 def test_inputs_of_every_kind():
-    """Lists, scalars, slices of a larger array, read-only arrays, unaligned to any vector."""
+    """Inputs are lists, scalars, and read-only slices of a larger array at different alignments."""
     assert hvd.allreduce([1, 2], op=hvd.Sum).tolist() == [hvd.size(), 2 * hvd.size()]
     assert hvd.allreduce(2.5) == 2.5
     digests = []
@@ -165,7 +165,7 @@ def test_in_place_leaves_the_neighbours_alone():
 
 @on_all_ranks()
 def test_compression():
-    """Rounded between hosts, but not between ranks of one."""
+    """Values are rounded to float16 between hosts, but not between the ranks of one host."""
     arrays = inputs((300,), "float32")
     result = hvd.allreduce(mine(arrays), op=hvd.Sum, compression=hvd.Compression.fp16)
     assert result.dtype == np.float32
@@ -206,7 +206,7 @@ def test_layout_of_hosts_need_not_show_in_the_bits(dtype):
 @pytest.mark.checked_numbers("the bits of a tensor that is reduced alone", against="the same tensor in a fused batch")
 @on_all_ranks(*ALL)
 def test_same_bits_alone_and_fused():
-    """What an allreduce gives does not depend on what was fused with it."""
+    """The result of an allreduce must not depend on the tensors that the engine fuses with it."""
     arrays = [inputs((size,), "float32", seed=size) for size in (1, 50, 333, 1000, 7)]
     alone = [hvd.allreduce(mine(each), op=hvd.Sum, name=f"alone{i}") for i, each in enumerate(arrays)]
     handles = [hvd.allreduce_async(mine(each), op=hvd.Sum, name=f"fused{i}") for i, each in enumerate(arrays)]

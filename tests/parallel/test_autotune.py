@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autotuning in real processes: results stay right, all ranks choose the same, the log tells, and then it is quiet."""
+"""Autotuning in real processes: results stay right, ranks choose equal settings, the log has all samples, it ends."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ def state():
 
 
 def step():
-    """A training step of small and large tensors, each with a result that is known."""
+    """Run a training step of small and large tensors whose results are known."""
     sizes = (1, 700, 40_000, 300_000)
     handles = [
         hvd.allreduce_async(np.full(size, hvd.rank() + 1.0, np.float32), op=hvd.Sum, name=f"gradient.{size}")
@@ -48,7 +48,7 @@ def step():
 
 
 def tune():
-    """Train until the tuning is over, then some more; what was tried, and what was chosen."""
+    """Train until the tuning is done, then five steps more. Return the settings tried and the settings chosen."""
     tried = set()
     for _ in range(10 * SAMPLES):
         step()

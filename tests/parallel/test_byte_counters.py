@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.counters(): the bytes that collectives of known sizes move, by sockets and through shared memory."""
+"""hvd.counters(): the bytes that collectives of known sizes move through sockets and shared memory."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_an_allreduce_over_sockets_moves_twice_its_bytes_but_for_each_ranks_shar
 
 @on_all_ranks("tcp2", "tcp4")
 def test_small_tensors_on_sockets():
-    """The second and third travel inside control messages, of which the tensor's bytes count as data."""
+    """The second and third tensor travel inside control messages; the bytes of the tensor count as data."""
     before = data()
     for _ in range(3):
         hvd.allreduce(np.ones(3, np.float32), name="small")
@@ -74,7 +74,8 @@ def test_what_an_allreduce_reads_in_shared_memory():
     assert memory() == [read + 2 * share, written]
     array = hvd.shared_zeros(BYTES // 4, np.float32)
     read, written = memory()
-    hvd.allreduce_(array, name="where it lies")  # each rank reads its share of all tensors, and writes it into all
+    # Each rank reads its share of all tensors and writes the result into all of them.
+    hvd.allreduce_(array, name="where it lies")
     assert memory() == [read + share, written + share]
     read, written = memory()
     for _ in range(3):
@@ -89,14 +90,15 @@ def test_what_is_written_straight_into_other_ranks_outputs():
     before = sum(memory())
     hvd.allgather(mine, name="gathered")
     moved = sum(memory()) - before - (hvd.size() - 1) * mine.size
-    assert 0 <= moved <= 1000  # the places of outputs
+    assert 0 <= moved <= 1000  # descriptions of where the outputs are
 
 
 @on_all_ranks("hosts4")
 def test_two_hosts_count_each_byte_where_it_goes():
     sent, read = data()[0], memory()[0]
     hvd.allreduce(np.ones(BYTES // 4, np.float32), name="by host")
-    # Half of it is this rank's on its host; of that, half goes to the other host, which sends back half.
+    # Each rank of a host handles half of the tensor. It sends the other host one quarter to be reduced there, and later
+    # the quarter that it has reduced itself.
     assert data()[0] - sent == BYTES // 2
     assert memory()[0] - read == 2 * BYTES // 2
 
@@ -124,7 +126,7 @@ def test_they_go_on_in_the_next_world():
     hvd.init()
     assert data() + memory() == moved
     after = hvd.counters()
-    # With what the end of the first world and the beginning of this one took.
+    # Ending the first world and starting this one also moved bytes.
     assert all(after[name] >= before[name] for name in NAMES)
     hvd.allreduce(np.ones(BYTES // 4, np.float32), name="after")
     both = data() + memory()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allreduce of NumPy arrays by int8: values of one process, what stays dense, and what is refused."""
+"""Allreduce of NumPy arrays by int8: values equal a simulation in one process, small tensors, and refused calls."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our compressors, whose work the engine does on the way: bit for bit what NumPy's conversions give.
+"""Horovod's own compressors, which the engine applies during transfer, against NumPy's conversions, bit for bit.
 
-Between the ranks of one host it leaves float32 as it is, unless the layout of hosts must not matter.
+Between ranks of one host the engine sends float32 unrounded, unless results must not depend on the layout of hosts.
 """
 
 import ml_dtypes
@@ -15,7 +15,7 @@ import horovod.numpy as hvd
 
 
 class HalfByHand(hvd.Compression.fp16):
-    """A user's compressor: made from ours, so it converts by itself."""
+    """Compressor of a user, derived from Horovod's: it converts in Python, not in the engine."""
 
 
 class BFloatByHand(hvd.Compression.bf16):
@@ -39,7 +39,7 @@ def both_ways(array, way, name, **options):
 def test_nothing_is_rounded_on_one_host(way):
     compression = WAYS[way][0]
     arrays = [mine(inputs((count,), "float32", seed=count)) for count in (0, 1, 21, 777, 3001)]
-    arrays.append(np.full(5, 1e6 + 1, np.float32))  # float16 would make infinity of it
+    arrays.append(np.full(5, 1e6 + 1, np.float32))  # float16 would turn these into infinity
     digests = []
     for op in (hvd.Sum, hvd.Average, hvd.Max, hvd.Adasum):
         plain = [hvd.allreduce(array, op=op) for array in arrays]
@@ -96,7 +96,7 @@ def test_a_group_of_all_kinds(way):
 
 @on_all_ranks(*ROUNDING)
 def test_ranks_may_convert_by_themselves():
-    """To the others a tensor is what travels."""
+    """A rank may convert a tensor itself, because the other ranks only see the type that is sent."""
     array = mine(inputs((3001,), "float32"))
     compression = WAYS["fp16"][hvd.rank()]
     expected = hvd.allreduce(array, name="expected", compression=HalfByHand)
@@ -112,7 +112,7 @@ def test_compression_must_be_the_same_everywhere():
 
 @on_all_ranks(*ROUNDING)
 def test_values_at_the_edges():
-    """Ties, subnormal numbers, what is too large, infinity and NaN."""
+    """The values are ties, subnormal numbers, numbers too large for float16, infinities and NaN."""
     edges = [1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-24, 2.0**-25, 65519.0, 65520.0, 1e38, np.inf, -np.inf, np.nan, -0.0]
     array = np.array(edges * 50, np.float32)
     for way, half in (("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)):
@@ -127,7 +127,7 @@ def test_in_a_process_set_and_after_a_join():
     with process_sets([0, 2, 3]) as [some]:
         if some.included():
             both_ways(array, "bf16", "some", op=hvd.Average, process_set=some)
-    if hvd.rank() < 2:  # the others give zeros
+    if hvd.rank() < 2:  # the other ranks have joined and contribute zeros
         result = hvd.allreduce(array, name="joined", op=hvd.Sum, compression=hvd.Compression.fp16)
         expected = hvd.allreduce(array, name="joined.by_hand", op=hvd.Sum, compression=HalfByHand)
         check_equal(result, expected)

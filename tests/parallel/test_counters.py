@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine counts the collectives that moved a rank's tensors, and their bytes, whichever way they went."""
+"""The engine counts the collectives that moved a rank's tensors, and their bytes, on every path."""
 
 import json
 
@@ -19,12 +19,12 @@ def counted():
 def test_collectives_and_bytes():
     four = np.ones(4, np.float32)
     before = counted()
-    for _ in range(3):  # by the leader's word, then express where that is possible
+    for _ in range(3):  # the first call asks the leader, later calls may take the fast path without the leader
         hvd.allreduce(four, name="one name")
     handles = [hvd.allreduce_async(four, name=f"fused {number}") for number in range(5)]
     for handle in handles:
         hvd.synchronize(handle)
     hvd.broadcast(np.ones(100, np.float64), root_rank=0, name="large")
     hvd.allgather(four, name="gathered")
-    hvd.barrier()  # moves nothing
+    hvd.barrier()  # counts nothing because it moves no tensor
     assert (counted() - before).tolist() == [3 + 5 + 1 + 1, 16 * (3 + 5 + 1) + 800]

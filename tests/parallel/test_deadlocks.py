@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that wait for each other: an error on all of them where that is certain, and otherwise a warning."""
+"""Ranks that wait for each other: an error on every rank if the deadlock is certain, otherwise a warning."""
 
 import re
 import threading
@@ -35,7 +35,7 @@ def reduce_group(count):
     return hvd.grouped_allreduce([np.ones(2)] * count, name="g")
 
 
-# What the last rank does, what all others do, and how they are told of both.
+# For each case: what the last rank calls, what all other ranks call, and how the error describes the calls.
 DIFFERENT = {
     "kinds": (lambda: gather("x"), lambda: reduce("x"), "{others} in allreduce 'x'", "{last} in allgather 'x'"),
     "names": (lambda: reduce("a"), lambda: reduce("b"), "{others} in allreduce 'b'", "{last} in allreduce 'a'"),
@@ -69,7 +69,7 @@ LINE = r" \((?:\S*/)?test_deadlocks\.py:\d+\)"
 
 
 def expect(call, *parts):
-    """The error of this call, in time and with these parts; its text."""
+    """Check that this call fails in time with an error of these parts. Return the text of the error."""
     began = time.monotonic()
     with pytest.raises(hvd.HorovodMismatchError) as raised:
         call()
@@ -88,9 +88,9 @@ def check_engine_works():
 
 
 def differ(ways):
-    """One after the other: after an error all ranks go on together."""
+    """Run these cases one after the other. After each error all ranks must be able to continue."""
     texts = []
-    check_engine_works()  # no rank is late, as one may be that had to load this module first
+    check_engine_works()  # so that no rank is late because it still has to import this module
     for odd, others, *parts in (DIFFERENT[way] for way in ways):
         texts.append(expect(odd if hvd.rank() == hvd.size() - 1 else others, *parts))
         check_engine_works()
@@ -119,7 +119,7 @@ def in_another_line():
 def test_the_lines_are_those_of_the_program():
     lines = [function.__code__.co_firstlineno + 1 for function in (in_this_line, in_another_line)]
     for name in ("first", "second") * 3:
-        reduce(name)  # so that they go express
+        reduce(name)  # so that they take the fast path without the leader
     text = expect(
         in_another_line if hvd.rank() else in_this_line, "rank 0 in allreduce 'first'", "rank 1 in allreduce 'second'"
     )
@@ -180,7 +180,7 @@ def test_a_rank_that_is_late_or_may_give_up_is_not_stuck():
         return world.submit(0, f"of rank {owner}", EngineCall(ALLREDUCE), tensor)
 
     handles = [start(hvd.rank())]
-    world.wait(handles[0], LATE_S)  # with a limit: until then both ranks only wait for each other
+    world.wait(handles[0], LATE_S)  # a wait with a limit: until it ends, both ranks only wait for each other
     handles += [start(owner) for owner in range(hvd.size()) if owner != hvd.rank()]
     for handle in handles:
         world.wait(handle)
@@ -190,9 +190,9 @@ def test_a_rank_that_is_late_or_may_give_up_is_not_stuck():
 
 @on_all_ranks(DEADLOCK2)
 def test_with_another_thread_it_is_a_warning():
-    """That thread then does what the other rank waits for, and all is well."""
+    """The other thread later calls what the other rank waits for, so no operation fails."""
     mine, other = ("x", "y") if hvd.rank() == 0 else ("y", "x")
-    # Threads that have never called have ten check times to begin with it.
+    # A thread that has never called Horovod has ten check times to make its first call.
     with fresh_world(0.5), stderr_kept() as written:
 
         def rescue():
@@ -209,18 +209,19 @@ def test_with_another_thread_it_is_a_warning():
         end = r"they wait for (5 s and then fail|ever): all ranks must call the same collectives\."
         for warning in warnings:
             assert re.fullmatch(rf".*: {places}\. Unless another thread.*, {end}", warning), warning
-        # Each text is written once. The second one comes if a helper has called and the other rank is slow to go on.
+        # Each text is written once. A second text appears if one helper has called and the other rank is slow to go on.
         assert 1 <= len(warnings) == len(set(warnings)), written()
 
 
-# Ranks that only wait are found stuck after three quarters of the check time. A thread that has never called must begin
-# within ten check times, also on a busy machine.
+# Ranks that only wait are reported as deadlocked after three quarters of the check time. A thread that has never
+# called Horovod must make its first call within ten check times, also on a busy machine.
 PROGRAM_CHECK_S, LONG_DELAY_S = 0.3, 0.4
 
-# Any program in which each thread takes its operations in the same order as all other threads comes to its end, whoever
-# does what on which rank.
+# A program cannot deadlock if all threads take its operations in one common order, no matter which thread of which
+# rank makes each call.
 programs = st.integers(1, 3).flatmap(
-    lambda threads: st.lists(  # for each operation: for each rank its thread and how long that waits before it
+    # For each operation and each rank: the thread that calls it, and the delay before the call.
+    lambda threads: st.lists(
         st.lists(
             st.tuples(st.integers(0, threads - 1), st.sampled_from([0.0, 0.0, 0.0, 0.1, LONG_DELAY_S])),
             min_size=4,
@@ -241,7 +242,7 @@ examples = settings(
 
 
 def follow(program):
-    """Thread 0 is the main thread; it starts the others, which come to their first call when they may."""
+    """Run this rank's part of a program. Thread 0 is the main thread, which starts threads 1 and 2."""
     rank, troubles = hvd.rank(), []
 
     def work(thread):
@@ -268,7 +269,7 @@ def follow(program):
 @in_worlds(DEADLOCK2, DEADLOCK4)
 @examples
 @given(program=programs)
-# A thread that has not called before releases the others.
+# A thread that has not called Horovod before makes the call that the other ranks wait for.
 @example(program=[[(1, LONG_DELAY_S), (0, 0.0), (0, 0.0), (0, 0.0)], [(0, 0.0)] * 4])
 def test_never_a_false_error(world, program):
     world.run(follow, limit_s=40, program=program)

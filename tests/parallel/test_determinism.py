@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same inputs give the same bits: in every run of a layout, however cut and fused; if asked for, in every layout.
+"""Equal inputs give equal bits in every run of a layout, however split and fused; on request, in every layout.
 
-A body returns a digest of each result; the bits of one world are the measure for the others. Inputs have magnitudes so
-different that nearly every other order of adding shows.
+A body returns a digest of each result, and the digests of one world are compared with those of the other worlds. The
+magnitudes of the inputs differ so much that nearly every other order of additions changes the bits.
 """
 
 import itertools
@@ -25,7 +25,7 @@ OPS = {"Sum": hvd.Sum, "Average": hvd.Average, "Adasum": hvd.Adasum}
 
 
 def uneven(size: int, dtype: str) -> list[np.ndarray]:
-    """The input of each rank: magnitudes from 2**-6 to 2**6, so that sums round differently in another order."""
+    """Return the input of each rank: magnitudes from 2**-6 to 2**6, so that the order of additions changes the sum."""
     powers = np.random.default_rng(size).integers(-6, 7, (4, size))
     return [
         (array.astype("float32") * np.exp2(power, dtype="float32")).astype(dtype_of(dtype))
@@ -34,7 +34,7 @@ def uneven(size: int, dtype: str) -> list[np.ndarray]:
 
 
 def bits_of_everything():
-    """{case: digest of the result}: each tensor alone, then all of them together so that they may be fused."""
+    """Return {case: digest of the result}. Reduce each tensor alone, then all at once so that they may be fused."""
     bits = {}
     for op, dtype in itertools.product(OPS, DTYPES):
         tensors = {size: uneven(size, dtype)[hvd.rank()] for size in SIZES}
@@ -72,7 +72,7 @@ def check_same(pools: Pools, world: World, expected: dict[str, str]) -> None:
 
 
 def test_the_inputs_can_tell_one_order_from_another():
-    """The half types are added in float32, where order hardly shows; rounding between two stages does."""
+    """Half types are added in float32, where the order hardly matters, but rounding between two stages does."""
     for dtype in DTYPES:
         arrays = uneven(20_011, dtype)
         pairs = [reduced(arrays[:2], "Sum"), reduced(arrays[2:], "Sum")]
@@ -83,7 +83,7 @@ def test_the_inputs_can_tell_one_order_from_another():
 ALONE = World("deterministic-shm4", "a:4", DETERMINISTIC)
 
 
-@pytest.mark.timeout(180)  # sixteen ranks in turn, and NumPy's reference of all they did
+@pytest.mark.timeout(180)  # four worlds of four ranks one after the other, and NumPy's reference of their results
 def test_deterministic_results_do_not_depend_on_transport_or_layout(pools):
     bits = agreed_bits(pools.get(ALONE))
     for op, dtype, size in itertools.product(("Sum", "Average"), DTYPES, SIZES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes: class and text of the error, on every rank that the contract says, and an engine that goes on working."""
+"""Mistakes: class and text of the error on every rank that must get it, and an engine that keeps working."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,8 @@ MISMATCHES = {
 
 @on_all_ranks("shm2", "tcp2")
 def test_factors_that_are_no_numbers_are_no_disagreement():
-    for factor in (np.nan, -np.nan) if hvd.rank() else (np.nan, np.nan):  # described in full, then by its cache slot
+    # The first call describes the tensor in full, the second one sends its cache slot.
+    for factor in (np.nan, -np.nan) if hvd.rank() else (np.nan, np.nan):
         assert np.isnan(hvd.allreduce(np.ones(3), prescale_factor=factor, name="nan")).all()
         assert np.isnan(hvd.reducescatter(np.ones(4), postscale_factor=factor, name="nan")).all()
         fused = [hvd.allreduce_async(np.ones(3), postscale_factor=factor, name=f"nan {part}") for part in "ab"]
@@ -136,20 +137,20 @@ def test_names_that_no_other_rank_could_be_told(call):
 def test_ranks_that_disagree(mistake):
     call, text = MISMATCHES[mistake]
     texts = []
-    for _ in range(2):  # again under the same name: no error may stick to it, nor get lost in a cache
+    for _ in range(2):  # twice, because an error must neither stick to the name nor be lost in a cache
         with pytest.raises(hvd.HorovodInternalError) as raised:
             call(odd_one_out())
         assert isinstance(raised.value, hvd.HorovodMismatchError)
         assert str(raised.value).startswith(text.format(odd=hvd.size() - 1, size=hvd.size())), str(raised.value)
         texts.append(str(raised.value))
-        call(False)  # agreed
+        call(False)  # all ranks agree here
     check_engine_works()
     return texts
 
 
 @on_all_ranks(*SEVERAL)
 def test_a_mismatch_after_many_agreements():
-    """The name is in the response cache by then."""
+    """The mismatched tensor's name is in the response cache by then."""
     for _ in range(5):
         hvd.allreduce(np.ones(8, np.float32), name="cached")
     with pytest.raises(hvd.HorovodMismatchError, match="Mismatched ALLREDUCE tensor shapes"):
@@ -161,7 +162,7 @@ def test_a_mismatch_after_many_agreements():
 
 @on_all_ranks(*SEVERAL)
 def test_operations_of_different_kinds_under_one_name():
-    """The doors put the kind into the name, so only the engine's own interface gets this far."""
+    """The framework APIs put the kind into the name, so only direct calls of the engine can cause this error."""
     from horovod._engine import EngineCall, EngineError, TensorLocation
 
     array, world = np.ones(4), default_context.world
@@ -196,7 +197,7 @@ def test_a_name_that_is_still_pending():
             hvd.allreduce(np.ones(3), op=hvd.Sum, name="twice")
         hvd.barrier()
     else:
-        hvd.barrier()  # the others begin only now, so the first was pending on rank 0 all the time
+        hvd.barrier()  # the other ranks begin only now, so the first operation was pending on rank 0 until here
         handle = hvd.allreduce_async(np.ones(3), op=hvd.Sum, name="twice")
     check_equal(hvd.synchronize(handle), np.full(3, float(hvd.size())))
     check_equal(hvd.allreduce(np.ones(3), op=hvd.Sum, name="twice"), np.full(3, float(hvd.size())))
@@ -236,7 +237,7 @@ def test_mistakes_that_a_rank_sees_by_itself():
 
 @on_all_ranks()
 def test_unnamed_operations_still_match_after_local_mistakes_on_some_ranks():
-    """A call that was refused before it reached the others must not shift the numbers of later ones."""
+    """A call that was refused on one rank must not change the numbers of later unnamed operations."""
     if hvd.rank() == 0:
         for mistake in ({"op": 17}, {"process_set": hvd.ProcessSet([0])}):
             with pytest.raises(ValueError, match="not a reduce operation|not registered"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small allreduces that a caller waits for need no word of the leader: the same bits, in the same cases an error."""
+"""Small blocking collectives on the fast path without the leader: equal bits, and errors in equal cases."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_every_dtype(op):
 
 @on_all_ranks(*SEVERAL)
 def test_reducescatter_has_the_bits_of_the_other_way():
-    """Over hosts with several ranks the order of additions is not that of the ranks."""
+    """Over hosts with several ranks, the engine does not add in the order of the ranks."""
     rows = np.random.default_rng(hvd.rank()).standard_normal((2 * hvd.size(), 3)).astype(np.float32)
     expected = digest(hvd.synchronize(hvd.reducescatter_async(rows, name="asked", op=hvd.Sum)))
     before = express_runs()
@@ -70,7 +70,7 @@ def test_a_mismatch_is_told_to_all_and_costs_nothing_else():
 
 @on_all_ranks(*SEVERAL)
 def test_beside_what_is_under_way():
-    """Express messages and a large asynchronous one do not wait for each other, nor mix."""
+    """Small messages on the fast path and a large asynchronous one neither wait for each other nor mix."""
     for step in range(ROUNDS):
         large = hvd.allreduce_async(np.full(1 << 20, hvd.rank() + step), name="large", op=hvd.Sum)
         for i in range(10):
@@ -80,7 +80,7 @@ def test_beside_what_is_under_way():
 
 
 def check_movements(step, rows, name):
-    """An allgather, broadcast, alltoall and reducescatter of rows that differ from rank to rank."""
+    """Check an allgather, broadcast, alltoall and reducescatter of rows that differ from rank to rank."""
     size, rank = hvd.size(), hvd.rank()
     values = [np.arange(rows + 2 * each, dtype=np.float64) * (each + 1) + step for each in range(size)]
     assert (hvd.allgather(values[rank], name=f"{name}.gather") == np.concatenate(values)).all()
@@ -102,7 +102,7 @@ def check_movements(step, rows, name):
 @pytest.mark.parametrize("rows", [2, 700, 4096])
 @on_all_ranks(*SEVERAL)
 def test_movements(rows):
-    """Bytes that travel with the messages, that are shown in shared buffers, that are written into the outputs."""
+    """Data travels inside messages, is read from shared buffers, or is written straight into the outputs."""
     before = express_runs()
     for step in range(4 * hvd.size()):
         check_movements(step, rows, f"rows{rows}")
@@ -125,7 +125,7 @@ def test_movements_that_differ_are_told_to_all():
 
 @on_all_ranks(*SEVERAL)
 def test_results_stay_what_they_were():
-    """An output that the others wrote into is the caller's: later steps must not touch it."""
+    """The caller owns an output that other ranks wrote into: later steps must not change it."""
     kept = []
     for step in range(6):
         mine = np.full(5000, 10 * hvd.rank() + step, np.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tensors again and again, with every setting of fusion and response cache; and tensors that change."""
+"""Repeated tensors, with every setting of fusion and response cache, and tensors that change."""
 
 import itertools
 
@@ -17,7 +17,7 @@ THRESHOLDS = {"off": "0", "tiny": "300", "default": None}
 def world_of(cache, fusion):
     settings = {"HOROVOD_CACHE_CAPACITY": CAPACITIES[cache], "HOROVOD_FUSION_THRESHOLD": THRESHOLDS[fusion]}
     given = {name: value for name, value in settings.items() if value is not None}
-    # Alternate, for each combination costs a start of all ranks.
+    # Alternate between transports instead of testing both, because each world has to start all its ranks.
     transport = TCP if (cache == "tiny") == (fusion == "tiny") else {}
     hosts = "a:2" if fusion == "off" else "a:3"
     return World(f"cache-{cache}-fusion-{fusion}", hosts, SMALL_CHUNKS | transport | given)
@@ -30,7 +30,7 @@ KINDS = ("float32", "float32", "float64", "int32", "float32", "float32", "float1
 
 @on_all_ranks(*WORLDS)
 def test_a_training_loop():
-    """Steps of the same named tensors, in another order on each rank, with an unfusable kind among them."""
+    """Each rank submits a step's tensors in a different order; one of them has a dtype that cannot be fused."""
     digests = []
     for step in range(6):
         tensors = [inputs((size,), kind, seed=f"{step} {size}") for size, kind in zip(SIZES, KINDS, strict=True)]
@@ -58,7 +58,7 @@ def test_shapes_types_and_operations_that_change_under_one_name():
 
 @on_all_ranks(*WORLDS)
 def test_rows_that_change_on_one_rank_only():
-    """For the other ranks nothing changed, so they report the tensor by its place in the cache."""
+    """On the other ranks nothing changes, so they report the tensor by its slot in the cache."""
     for step in range(6):
         rows = [2 + (step if rank == 1 else 0) for rank in range(hvd.size())]
         result = hvd.allgather(np.full((rows[hvd.rank()], 2), hvd.rank()), name="gather")

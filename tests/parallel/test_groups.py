@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped collectives, and what handles promise."""
+"""Grouped collectives, and the guarantees of handles."""
 
 import threading
 
@@ -107,7 +107,7 @@ def test_a_handle_gives_its_result_once():
 
 @on_all_ranks()
 def test_poll_turns_true_by_itself():
-    """Nobody waits for the operation: the engine's own thread must finish it."""
+    """No rank waits for the operation, so the engine's own thread must finish it."""
     handle = hvd.allreduce_async(np.ones(4000), op=hvd.Sum)
     while not hvd.poll(handle):
         pass
@@ -117,7 +117,7 @@ def test_poll_turns_true_by_itself():
 @on_all_ranks()
 def test_engine_keeps_the_only_reference_to_an_input():
     handles = [hvd.allreduce_async(np.full(500, index, np.float64), op=hvd.Sum) for index in range(20)]
-    trash = [np.full(500, -1.0) for _ in range(50)]  # would take the place of inputs freed too early
+    trash = [np.full(500, -1.0) for _ in range(50)]  # would reuse the memory of inputs that were freed too early
     for index, handle in enumerate(handles):
         check_equal(hvd.synchronize(handle), np.full(500, float(index * hvd.size())))
     assert len(trash) == 50

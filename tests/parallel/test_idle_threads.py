@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 41: ranks wait for each other while other threads run. Those that have never called only delay the error.
+"""Fault 41: ranks wait for different operations while other threads run.
 
-HOROVOD_TEST_IDLE (3) and HOROVOD_TEST_SEED make the random part longer, or another.
+Threads that have never called Horovod only delay the error. HOROVOD_TEST_IDLE (default 3) is the number of random runs,
+HOROVOD_TEST_SEED their first seed.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ def reduce(name):
 
 @contextlib.contextmanager
 def threads(*bodies):
-    """Threads that run these functions, which get an event that tells when to end."""
+    """Run each of these functions in a thread. Each gets an event that is set when the thread must end."""
     ends, running = threading.Event(), threading.Semaphore(0)
 
     def run(body):
@@ -46,7 +47,7 @@ def threads(*bodies):
         thread.start()
     try:
         for _ in started:
-            running.acquire()  # the errors name lines of this file
+            running.acquire()  # wait until all threads have started, because the errors name lines of this file
         yield
     finally:
         ends.set()
@@ -55,18 +56,18 @@ def threads(*bodies):
 
 
 def logger(ends):
-    """Sleeps in a lock until there is something to write."""
+    """Block on a lock, as a logging thread does until there is something to write."""
     ends.wait()
 
 
 def monitor(ends):
-    """Looks at something again and again, as the thread of a progress bar does."""
+    """Poll again and again, as the thread of a progress bar does."""
     while not ends.wait(0.01):
         pass
 
 
 def tracker(ends):
-    """Takes what it sends from a queue."""
+    """Wait for items of a queue, as a thread that uploads metrics does."""
     waiting = queue.Queue()
     while not ends.is_set():
         with contextlib.suppress(queue.Empty):
@@ -77,7 +78,7 @@ IDLE = [logger, monitor, tracker]
 
 
 def differ():
-    """The error of a rank that waits for something else than the others, and how long it waited."""
+    """Wait for an operation that differs between the ranks. Return the text of the error and the seconds waited."""
     began = time.monotonic()
     with pytest.raises(hvd.HorovodMismatchError) as raised:
         reduce("x" if hvd.rank() == 0 else "y")
@@ -114,7 +115,7 @@ def delayed(where):
 
 @on_all_ranks(DEADLOCK4, limit_s=60)
 def test_fault_41_on_four_ranks_of_two_hosts():
-    # The last rank must have called before the idle threads of the others have had their time.
+    # A longer check time, so that the last rank calls before the other ranks stop waiting for their idle threads.
     with fresh_world(4 * CHECK_S), threads(*([monitor, tracker] if hvd.rank() in (0, 3) else [])):
         text, _ = differ()
     assert re.search(r"rank 0: 'monitor' \(\S+\), 'tracker' \(\S+\); rank 3: 'monitor'", text), text
@@ -125,7 +126,7 @@ def test_fault_41_on_four_ranks_of_two_hosts():
 @pytest.mark.parametrize("calls", ["allreduce", "synchronize", "poll"])
 @in_worlds(DEADLOCK2)
 def test_a_thread_that_has_called_before_may_call_again(world, calls):
-    """It does what the other rank waits for, long after the time that idle threads have."""
+    """The thread calls what the other rank waits for, long after an idle thread would no longer be waited for."""
     world.run(rescued, limit_s=40, calls=calls)
 
 
@@ -145,7 +146,7 @@ def rescued(calls):
     has_called = threading.Event()
     with fresh_world(CHECK_S):
         handle = hvd.allreduce_async(np.ones(3), name="of both")
-        while not hvd.poll(handle):  # a question about what is done counts as a call
+        while not hvd.poll(handle):  # polling a finished operation counts as a call
             time.sleep(0.001)
         with threads(helper, logger):
             has_called.wait()
@@ -157,14 +158,14 @@ def rescued(calls):
 @in_worlds(DEADLOCK2)
 @pytest.mark.timeout(60 + 10 * TIMES)
 def test_fault_41_random_threads(world):
-    """Ranks fail for certain, unless one of their threads has called: then they wait until that releases them."""
+    """The ranks fail, unless one of their threads has called Horovod before: then they wait for its next call."""
     for number in range(TIMES):
         print(f"HOROVOD_TEST_SEED={SEED}, {number}")
         world.run(strayed, limit_s=40, seed=SEED + number)
 
 
 def strayed(seed):
-    """What both ranks draw is the same; each uses its own."""
+    """Draw the threads of both ranks from one seed, and run those of this rank."""
     drawn = random.Random(seed)
     idle = [drawn.choices(IDLE, k=drawn.randrange(4)) for _ in range(2)]
     callers = [drawn.random() < 0.3 for _ in range(2)]
@@ -183,7 +184,7 @@ def strayed(seed):
     has_called = threading.Event()
     with fresh_world(CHECK_S):
         if any(callers) and not callers[rank]:
-            reduce("of the rescuers")  # of the other rank's, which this rank's main thread helps
+            reduce("of the rescuers")  # started by the other rank's rescuer, so this rank's main thread takes part
         with threads(*idle[rank], *([rescuer] if any(callers) else [])):
             if any(callers):
                 has_called.wait()

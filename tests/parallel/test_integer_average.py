@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages of integers under 64 bits: the exact quotient, truncated toward zero, whatever the sum would overflow."""
+"""Averages of integers under 64 bits: the exact quotient, truncated toward zero, even if the sum would overflow."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ import horovod.numpy as hvd
 exact_quotient = pytest.mark.checked_numbers(
     "averages of integers under 64 bits whose sums overflow", against="the exact quotient"
 )
-# Around the borders of a chunk of 1024 bytes, for elements of one, two and four bytes; and several chunks.
+# Around the boundaries of a 1024-byte chunk, for elements of one, two and four bytes; and a count of several chunks.
 COUNTS = (1, 16, 255, 256, 257, 512, 1023, 1024, 1025, 5000)
 
 
@@ -36,13 +36,13 @@ def test_the_average_of_two_ranks_is_exact(dtype):
         check_equal(hvd.reducescatter(own), np.array_split(expected, 2)[hvd.rank()])
         for result in hvd.grouped_reducescatter([own, own]):
             check_equal(result, np.array_split(expected, 2)[hvd.rank()])
-        check_equal(own, averages_of_two(dtype, hvd.rank(), rows)[0])  # the input is as it was
+        check_equal(own, averages_of_two(dtype, hvd.rank(), rows)[0])  # the input is unchanged
         hvd.allreduce_(own)
         check_equal(own, expected)
 
 
 def extremes(dtype, count):
-    """By rank: the largest, the smallest and random values, at each element of the same kind on all ranks or not."""
+    """Return each rank's array. An element is the maximum or the minimum on all ranks, one of both, or random."""
     limits, random = np.iinfo(dtype), np.random.default_rng(count)
     kinds = random.integers(0, 4, count)
     arrays = []
@@ -99,7 +99,7 @@ def test_arrays_in_shared_memory(dtype):
 @pytest.mark.parametrize("dtype", AVERAGES_OF_TWO)
 @on_all_ranks("shm2", "hosts4")
 def test_factors_scale_the_exact_average(dtype):
-    """A factor of one half before the sum and of two after it, as gradient_predivide_factor asks for."""
+    """The factors are one half before the sum and two after it, as gradient_predivide_factor uses them."""
     digests = []
     for count in (16, 5000):
         arrays = extremes(dtype, count)

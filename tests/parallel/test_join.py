@@ -13,7 +13,7 @@ import horovod.numpy as hvd
 
 @on_all_ranks()
 def test_barrier_holds_everyone_until_the_last_is_there():
-    """CLOCK_MONOTONIC is one clock for all processes of a machine."""
+    """Compare times of several ranks: CLOCK_MONOTONIC is one clock for all processes of a machine."""
     for _ in range(3):
         arrived = time.monotonic()
         hvd.barrier()
@@ -23,14 +23,14 @@ def test_barrier_holds_everyone_until_the_last_is_there():
 
 
 def batches_of(rank):
-    """Rank 0 has most, and so joins last."""
+    """Return the number of batches of a rank. Rank 0 has most, so it joins last."""
     return 1 + 2 * (hvd.size() - 1 - rank)
 
 
 @pytest.mark.checked_numbers("averages after some ranks joined", against="NumPy")
 @on_all_ranks()
 def test_uneven_numbers_of_batches():
-    for _ in range(2):  # and once more: join can be used again
+    for _ in range(2):  # twice, because join can be used again
         for batch in range(batches_of(hvd.rank())):
             present = [rank for rank in range(hvd.size()) if batch < batches_of(rank)]
             result = hvd.allreduce(np.full(300, 1.0 + hvd.rank()), name=f"batch{batch}")
@@ -118,7 +118,7 @@ def test_all_join_at_once():
 
 @on_all_ranks(*SEVERAL)
 def test_join_with_work_still_under_way():
-    """A rank may join before it waited for what it submitted."""
+    """A rank may join before it has waited for an operation that it submitted."""
     handle = hvd.allreduce_async(np.ones(700), op=hvd.Sum, name="before join")
     assert hvd.join() in range(hvd.size())
     check_equal(hvd.synchronize(handle), np.full(700, float(hvd.size())))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Past 2^31 elements, where a 32-bit count would overflow."""
+"""Tensors of more than 2^31 elements, which a 32-bit count cannot represent."""
 
 import numpy as np
 import psutil
@@ -9,7 +9,7 @@ from harness.worlds import World, on_all_ranks
 import horovod.numpy as hvd
 
 COUNT = 2**31 + 5
-NEEDED = 6 * 2**30  # two ranks that reduce 2 GiB in place, and what the engine and NumPy need besides
+NEEDED = 6 * 2**30  # bytes for two ranks that reduce 2 GiB each in place, and for the engine and NumPy
 LARGE = World("large", "a:2")
 
 
@@ -33,6 +33,6 @@ def test_more_elements_than_32_bits_can_count():
     assert result is array
     assert array[marks].tolist() == [2 * value + 10 for value in range(2, 8)]
     array[marks] = 2
-    # In pieces, for a comparison of the whole would take as much memory again.
+    # Compare in pieces, because comparing the whole array at once would allocate as much memory again.
     for start in range(0, COUNT, 2**26):
         assert np.all(array[start : start + 2**26] == 2), f"wrong between {start} and {start + 2**26}"

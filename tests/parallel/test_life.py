@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From init to shutdown and again: topology, use before and after, forked children, ranks that leave early."""
+"""From init to shutdown and init again: topology, calls before init and after shutdown, forks, ranks that leave."""
 
 import os
 import re
@@ -65,7 +65,7 @@ def test_shutdown_and_init_again():
 def test_a_forked_child_is_told_so_and_leaves_the_engine_alone():
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: fork in a process with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about a fork in a process with threads
         child = os.fork()
     if child == 0:
         text = "nothing was refused"
@@ -88,7 +88,7 @@ LEAVING = [World("leaving-shm4", "a:4", SMALL_CHUNKS), World("leaving-tcp4", "a:
 
 @on_all_ranks(*SEVERAL)
 def test_a_rank_may_leave_as_soon_as_its_own_work_is_done():
-    """Its last results must reach the others all the same, however late those look for them."""
+    """The last results of a rank must reach the others, even if they read them after it has left."""
     size = hvd.size()
     for index in range(10):
         result = hvd.allreduce(np.full(2000, float(index)), op=hvd.Sum)
@@ -99,7 +99,7 @@ def test_a_rank_may_leave_as_soon_as_its_own_work_is_done():
 
 @on_all_ranks(*LEAVING)
 def test_work_that_waits_for_a_rank_that_left_fails():
-    """It names rank 1, or another that left because of that."""
+    """The error names rank 1, or another rank that shut down because rank 1 did."""
     own_rank = hvd.rank()
     if own_rank == 1:
         hvd.shutdown()
@@ -130,6 +130,6 @@ def test_a_rank_that_dies_fails_the_others(world):
 def die_on_rank_2():
     if hvd.rank() == 2:
         os._exit(7)
-    for _ in range(2):  # and so does every later operation
+    for _ in range(2):  # every later operation must fail too
         with pytest.raises(hvd.HorovodInternalError, match="rank 2"):
             hvd.allreduce(np.ones(30))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allgather, broadcast, alltoall and reducescatter: every dtype, uneven shares, none at all."""
+"""Allgather, broadcast, alltoall and reducescatter: every dtype, uneven shares and empty ones."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ TRAILING = ((), (3,), (2, 0), (4, 31))
 
 
 def ragged(rows, trailing, dtype):
-    """Arrays of all ranks whose first dimensions differ."""
+    """Return the arrays of all ranks, which have these numbers of rows."""
     return [inputs((count, *trailing), dtype, seed=trailing)[rank] for rank, count in enumerate(rows)]
 
 
@@ -84,7 +84,7 @@ def check_broadcast(root, shape, dtype):
 
 @on_all_ranks()
 def test_broadcast_right_behind_another_operation():
-    """A rank that only receives must not disturb what is still under way before it."""
+    """A rank that only receives must not disturb an earlier operation that is still in flight."""
     for index in range(20):
         before = hvd.allreduce_async(np.full(300, float(index)), op=hvd.Sum, name=f"before{index}")
         handle = hvd.broadcast_async(np.full(300, float(hvd.rank())), index % hvd.size(), name=f"behind{index}")
@@ -120,7 +120,7 @@ def test_alltoall_with_splits():
 
 
 def check_alltoall(trailing, dtype, extra):
-    """Rank i sends (i + 2j) % 4 rows to rank j, so that some send or get none; extra rows stay at home."""
+    """Check that rank i sends (i + 2j) % 4 rows to rank j, so that some ranks get none. Extra rows are not sent."""
     ranks = range(hvd.size())
     splits = [(hvd.rank() + 2 * to) % 4 for to in ranks]
     parts = [sent(hvd.rank(), to, rows, trailing, dtype) for to, rows in zip(ranks, splits, strict=True)]
@@ -164,7 +164,7 @@ def test_alltoall_where_one_rank_sends_nearly_everything():
 
 @on_all_ranks()
 def test_what_an_alltoall_was_given_may_be_overwritten_as_soon_as_it_returns():
-    rows = 60_000  # for each rank: more than sockets and slots hold, sent from where it lies
+    rows = 60_000  # for each rank: more than sockets and slots hold, so the data is sent from the caller's array
     array = np.empty(rows * hvd.size(), np.int32)
     for turn in range(5):
         array[:] = np.repeat(np.arange(hvd.size(), dtype=np.int32), rows) + 100 * hvd.rank() + 1000 * turn
@@ -207,7 +207,7 @@ def test_objects():
         assert result["from"] == root
         assert (result is own) == (hvd.rank() == root)
     assert hvd.broadcast_object({"rows": [1, 2]} if hvd.rank() == 0 else None, 0) == {"rows": [1, 2]}
-    kinds = [None, 1, "one", [1]]  # an object of another type on each rank, and no name
+    kinds = [None, 1, "one", [1]]  # the object's type differs from rank to rank, and the call has no name
     assert hvd.allgather_object(kinds[hvd.rank()]) == kinds[: hvd.size()]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy door's two ways: ordinary calls run natively, others through Python, and nobody can tell the difference."""
+"""Ordinary NumPy calls run natively, unusual ones through Python; results, errors and handles must not differ."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ Sum, Average = hvd.Sum, hvd.Average
 
 
 class Text(str):
-    """A string that only Python takes for a name."""
+    """String subclass, which only the Python path accepts as a name."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ def read_only(array):
     return array
 
 
-# Each call as (native, the same through Python).
+# Two forms of each call: the first runs natively, the second through Python.
 WAYS = {
     "allreduce": (
         lambda x, name: hvd.allreduce(x, name=name, op=Sum),
@@ -80,7 +80,7 @@ WAYS = {
 
 
 def flat(result):
-    """A result as what can be compared: dtypes, shapes and values."""
+    """Return the dtypes, shapes and values of a result, so that results can be compared."""
     arrays = result if isinstance(result, tuple) else (result,)
     assert all(type(array) is np.ndarray and array.flags.carray for array in arrays)
     return [(array.dtype.str, array.shape, array.tolist()) for array in arrays]
@@ -89,7 +89,7 @@ def flat(result):
 @pytest.mark.parametrize("call", WAYS)
 @on_all_ranks("one", "shm2", "tcp2", "hosts4")
 def test_ranks_may_go_either_way(call):
-    """Also without a name: the number for it is taken once, whichever way it goes."""
+    """Calls without a name work too: each takes exactly one number, on either path."""
     native, through_python = WAYS[call]
 
     def data():
@@ -137,7 +137,7 @@ def test_whatever_is_odd_is_left_to_python(case):
 
 @on_all_ranks()
 def test_splits_of_every_kind():
-    """Member i gets i rows; one row more is nobody's."""
+    """Member i gets i rows; no member gets the last row."""
     rows, size = hvd.size() * (hvd.size() - 1) // 2, hvd.size()
     array = np.arange(2.0 * (rows + 1)).reshape(-1, 2) + 1000 * hvd.rank()
     counts = list(range(size))
@@ -169,7 +169,7 @@ def test_an_input_that_changes_its_shape_meanwhile():
     array = np.arange(6, dtype=np.int32).reshape(3, 2)
     handle = hvd.allgather_async(array)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, about setting it
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy 2.5 deprecates setting the shape
         array.shape = (6,)
     check_equal(hvd.synchronize(handle), np.tile(np.arange(6, dtype=np.int32).reshape(3, 2), (hvd.size(), 1)))
 
@@ -217,7 +217,7 @@ def test_errors_carry_the_operation():
 
 
 def interrupted(call):
-    """Run a call that a SIGINT breaks after a moment. Nothing else would end it."""
+    """Run a call that only SIGINT can end, and send SIGINT after a moment."""
     with pytest.raises(KeyboardInterrupt), sigint_after_a_moment() as sent:
         call()
     took = time.monotonic() - sent[0]
@@ -239,7 +239,7 @@ def test_a_signal_breaks_synchronize_which_can_be_repeated():
 
 @on_all_ranks("shm2", "tcp2")
 def test_a_signal_breaks_a_blocking_call_whose_arrays_stay():
-    """The engine still writes to them when the other rank comes."""
+    """The array must stay alive, because the engine writes to it when the other rank calls."""
     array = np.ones(3)
     if hvd.rank() == 0:
         references = sys.getrefcount(array)
@@ -257,7 +257,7 @@ def test_a_signal_breaks_a_blocking_call_whose_arrays_stay():
 
 @on_all_ranks("shm2")
 def test_an_array_under_way_cannot_be_resized():
-    """NumPy itself refuses, however it is asked; afterwards it may."""
+    """NumPy refuses to resize the array while an operation of any kind uses it, and allows it afterwards."""
     starts = [
         lambda array: hvd.allreduce_async_(array, name="fixed", op=Sum),
         lambda array: hvd.allreduce_async_(array, name="fixed", op=np.int64(Sum)),
@@ -277,7 +277,8 @@ def test_an_array_under_way_cannot_be_resized():
 
 @on_all_ranks("shm2")
 def test_the_owner_of_a_view_under_way_cannot_be_resized():
-    for view in (lambda array: array[10:], lambda array: read_only(array[10:])):  # natively, and through Python
+    # The first runs natively, the second through Python.
+    for view in (lambda array: array[10:], lambda array: read_only(array[10:])):
         array = np.ones(1000)
         handle = hvd.allreduce_async(view(array), name="view", op=Sum)
         with pytest.raises(ValueError, match="cannot resize"):
@@ -289,7 +290,7 @@ def test_the_owner_of_a_view_under_way_cannot_be_resized():
 @pytest.mark.checked_numbers("NumPy arrays that the program drops while they are reduced", against="NumPy")
 @on_all_ranks("shm2")
 def test_an_array_may_be_dropped_meanwhile():
-    """Rank 1 takes part after rank 0 has dropped its array and used as much memory for others."""
+    """Rank 1 calls after rank 0 has dropped its array and has allocated other arrays of that size."""
     count = 100_000
     starts = [
         lambda array: hvd.allreduce_async(array, name="dropped", op=Sum),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tagged send and recv: any order of tags, both directions at once, beside collectives."""
+"""Tagged send and recv: any order of tags, both directions at once, and concurrent collectives."""
 
 import numpy as np
 import pytest

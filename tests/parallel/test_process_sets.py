@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets: static and dynamic, overlapping, disjoint and concurrent; who may use them and who may not."""
+"""Process sets: static, dynamic, overlapping, disjoint and concurrent; the ranks that may use them and the errors."""
 
 import threading
 
@@ -15,7 +15,7 @@ OVERLAPPING = ((0, 1), (1, 2, 3), (0, 3), (2,))
 
 
 def check_everything_in(process_set, dtype="float32"):
-    """Every collective once among the members, against NumPy over their inputs."""
+    """Run every collective once among the members, and compare with NumPy over their inputs."""
     ranks, index = process_set.ranks, process_set.rank()
     everyone = inputs((23, 17), dtype, seed=process_set.process_set_id)
     arrays = [everyone[rank] for rank in ranks]
@@ -57,7 +57,7 @@ def test_every_collective_among_the_even_ranks(dtype):
 
 @on_all_ranks(*FOURS)
 def test_disjoint_sets_and_the_global_one_from_several_threads():
-    """The same names in all sets: a name belongs to its set."""
+    """All sets use equal names, because a name belongs to its set."""
     rounds = 15
     with process_sets((0, 1), (2, 3), (0, 2), (1, 3)) as sets:
         groups = [*(process_set for process_set in sets if process_set.included()), hvd.global_process_set]
@@ -83,7 +83,7 @@ def test_disjoint_sets_and_the_global_one_from_several_threads():
 
 @on_all_ranks(*FOURS)
 def test_a_set_need_not_wait_for_another():
-    """Ranks 2 and 3 finish their work while rank 0 has not even begun with the global operation."""
+    """Ranks 2 and 3 finish their work before rank 0 has started the global operation."""
     with process_sets((2, 3)) as (pair,):
         if pair.included():
             handle = hvd.allreduce_async(np.ones(500), op=hvd.Sum, name="everyone")
@@ -91,7 +91,7 @@ def test_a_set_need_not_wait_for_another():
                 hvd.allreduce(np.ones(500), process_set=pair)
             hvd.broadcast_object("go", 2, name="go")
         else:
-            hvd.broadcast_object(None, 2, name="go")  # only now, so that "everyone" was pending all the time
+            hvd.broadcast_object(None, 2, name="go")  # only now, so that "everyone" was pending until here
             handle = hvd.allreduce_async(np.ones(500), op=hvd.Sum, name="everyone")
         check_equal(hvd.synchronize(handle), np.full(500, 4.0))
 
@@ -121,7 +121,7 @@ def test_old_programs_find_the_ranks_of_each_set_by_its_id():
 
 @on_all_ranks("shm2", "tcp4", "hosts4", limit_s=50)
 def test_many_sets_come_and_go():
-    """None of what a set needs leaks, and what one set cached is not taken for another's."""
+    """Nothing that a set needs may leak, and no set may use what another set has cached."""
     for index in range(30):
         ranks = [rank for rank in range(hvd.size()) if (index >> rank) & 1] or [0]
         if len(ranks) == hvd.size():
@@ -207,7 +207,7 @@ def test_objects_in_a_set():
 
 @on_all_ranks("hosts3", *FOURS)
 def test_objects_without_names_in_two_sets_at_once():
-    """The members of one set wait for one of their own, which first has to get through the other set."""
+    """A member waits for another member of its set, which first has to finish a call in the other set."""
     with process_sets([0, 1], [1, 2]) as (first, second):
         me, found = hvd.rank(), {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random plans that all ranks follow, each in an order of its own: shapes, dtypes, operations, threads."""
+"""Random plans of shapes, dtypes, operations and threads: all ranks follow one plan, each in a different order."""
 
 import threading
 
@@ -15,9 +15,9 @@ import horovod.numpy as hvd
 WORLDS = ("shm2", "tcp2", "hosts3", "shm4", "hosts4")
 
 examples = settings(
-    deadline=None,  # an example is a round trip to several processes
+    deadline=None,  # because an example makes a round trip to several processes
     max_examples=20,
-    # A failing example costs the world, so each attempt to shrink it would start all ranks anew.
+    # Do not shrink: a failing example ends the world, so each attempt would start all ranks again.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     database=None,
@@ -40,7 +40,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def submit(step, name):
-    """Start one step of a plan; returns the handle and a check for its result."""
+    """Start one step of a plan. Return the handle and a function that checks the result."""
     kind, dtype, number = step["kind"], step["dtype"], step["number"]
     op = "Max" if dtype == "bool" else step["op"]
     shape = step["shape"] if step["shape"] or kind.startswith("allreduce") or kind == "broadcast" else (number % 7,)
@@ -91,7 +91,7 @@ def submit_alltoall(arrays, number, name):
 
 
 def follow(plan, seed):
-    """Submit all steps in this rank's own order and wait for them in yet another."""
+    """Submit all steps in this rank's order, and wait for them in another order."""
     random = np.random.default_rng([seed, hvd.rank()])
     under_way = [submit(plan[index], f"step{index}") for index in random.permutation(len(plan))]
     for index in random.permutation(len(under_way)):
@@ -108,7 +108,7 @@ def test_every_rank_in_its_own_order(world, plan, seed):
 
 
 def follow_in_threads(plans, seed):
-    """Each thread has names and an order of its own; all ranks have the same threads."""
+    """Run one thread for each plan. All ranks have these threads; each thread has its names and its order."""
     troubles = []
 
     def work(thread):

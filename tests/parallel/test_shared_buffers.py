@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in shared memory: the same results as with others, without staging where all ranks have them; their life."""
+"""Arrays in shared memory: results equal those of ordinary arrays, without staging where all ranks use them."""
 
 import gc
 import json
@@ -28,7 +28,7 @@ def shared(array):
 @pytest.mark.parametrize("op", OPS)
 @on_all_ranks(*SEVERAL)
 def test_every_dtype(op):
-    """In memory of one host nothing is staged; everywhere the bits are those of ordinary arrays."""
+    """On one host nothing is staged; in every world the bits equal those of ordinary arrays."""
     before, digests = direct_batches(), []
     dtypes = [dtype for dtype in DTYPES if (op, dtype) != ("Average", "bool")]
     for dtype in dtypes:
@@ -49,7 +49,7 @@ def test_factors_fusion_and_changing_places():
     digests = []
     for step in range(3):
         tensors = [inputs((311 + index,), "float16", seed=f"{step} {index}") for index in range(12)]
-        # New arrays in every step, at other places and on one rank in ordinary memory, under the same names.
+        # Use new arrays at other addresses in every step, some of them in ordinary memory on rank 1; keep the names.
         ordinary = hvd.rank() == 1 and step == 1
         targets = [
             mine(arrays) if ordinary and not index % 3 else shared(mine(arrays)) for index, arrays in enumerate(tensors)
@@ -90,7 +90,7 @@ def test_arrays_outlive_their_generation():
     hvd.init()
     total = hvd.size() * (hvd.size() + 1) // 2
     assert (raw[0], array[1, 2]) == (hvd.rank() + 1, hvd.rank() + 1)
-    hvd.allreduce_(array, op=hvd.Sum)  # memory of the generation before: like any other
+    hvd.allreduce_(array, op=hvd.Sum)  # memory of the previous generation is used like ordinary memory
     assert (array == total).all()
     assert direct_batches() == 0
 
@@ -132,7 +132,8 @@ def test_bad_arguments():
 @on_all_ranks("shm2")
 def test_ordinary_memory_where_there_is_no_room():
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))  # shared memory is a file: no growth
+    # Shared memory is a file, so this limit stops it from growing.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
         with pytest.warns(RuntimeWarning, match="no room for 3000000 bytes .* `hvd doctor`"):
             array = hvd.shared_zeros(3_000_000, np.uint8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that the other ranks write where they belong: right in every way they come about, and ordinary arrays."""
+"""Outputs that other ranks write into directly: right on every path, and ordinary arrays for the caller."""
 
 import gc
 import json
@@ -14,8 +14,8 @@ import horovod.numpy as hvd
 from horovod.common.context import default_context
 
 STAGED = World("shm2 staged", "a:2", DYNAMIC | SMALL_CHUNKS | {"HOROVOD_SINGLE_COPY_BYTES": "0"})
-DEFAULT = World("shm2 default", "a:2")  # chunks and limits as users have them
-ROWS = 9001  # of a few bytes: more than the least that is written so
+DEFAULT = World("shm2 default", "a:2")  # chunk sizes and limits as users have them
+ROWS = 9001  # in total more bytes than the minimum for direct writes
 
 
 def single_copies():
@@ -28,7 +28,7 @@ def one_host():
 
 
 def check_used(before, least):
-    """Where it can be used it is, from the second time on that an output of a size is wanted."""
+    """Check that outputs were written directly where possible, from the second output of a size on."""
     used = single_copies() - before
     assert used >= least if one_host() else used == 0, used
 
@@ -54,7 +54,7 @@ def test_ragged_and_empty_pieces():
             inputs((ROWS * (rank + 1) if rank != step % size else 0,), "float32", size=1)[0] for rank in range(size)
         ]
         check_equal(hvd.allgather(everyone[me], name="gather"), np.concatenate(everyone))
-        # Rank `to` gets (from + 1) * 3000 rows of rank `from`, the last one nothing.
+        # Rank `to` gets (rank + 1) * 3000 rows of each rank; the last rank gets none.
         splits = [[(0 if to == size - 1 else 3000 * (rank + 1)) for to in range(size)] for rank in range(size)]
         arrays = [np.arange(sum(counts), dtype=np.int64) * 10 + rank for rank, counts in enumerate(splits)]
         output, received = hvd.alltoall(arrays[me], splits=splits[me], name="exchange")
@@ -104,7 +104,7 @@ def check_gathered(array, step):
 def test_results_that_are_kept_stay_as_they_are():
     kept = [gathered(step) for step in range(12)]
     for step in range(0, 12, 2):
-        kept[step] = None  # its memory is free for the next
+        kept[step] = None  # frees its memory for the next result
     later = [gathered(step) for step in range(20, 30)]
     for step in range(1, 12, 2):
         check_gathered(kept[step], step)
@@ -126,7 +126,7 @@ def test_a_forked_child_sees_what_was_there_when_it_was_forked():
     assert single_copies() > 0
     here, there = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: fork in a process with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about a fork in a process with threads
         child = os.fork()
     if child == 0:
         os.read(here, 1)
@@ -139,7 +139,7 @@ def test_a_forked_child_sees_what_was_there_when_it_was_forked():
     assert array[:2].tolist() == [77.0, 30.0]
     del array
     gc.collect()
-    for step in range(9, 14):  # in the memory that the child looks at, were it shared
+    for step in range(9, 14):  # would overwrite the memory that the child reads, if it were shared
         check_gathered(gathered(step), step)
     os.write(there, b"!")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

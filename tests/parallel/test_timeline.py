@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timelines of real worlds: their contents, starting and stopping, and what is left when things go wrong."""
+"""Timelines of real worlds: their contents, starting and stopping, and the files that are left after failures."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ TRANSPORTS = {SHM.name: "SHM", BY_TCP.name: "TCP", MIXED.name: "SHM_TCP"}
 
 
 def start(path, mark_cycles=False):
-    """Start, and let no rank go on before rank 0 has started."""
+    """Start the timeline, and let no rank go on before rank 0 has started it."""
     hvd.start_timeline(path, mark_cycles=mark_cycles)
     hvd.barrier()
 
@@ -157,7 +157,7 @@ def test_a_new_path_switches_files(world, tmp_path):
 
 
 def under_way(path):
-    """Start and stop between the submission and the end of an operation that waits for the last rank."""
+    """Start and stop the timeline while an operation is in flight that waits for the last rank."""
     last = hvd.rank() == hvd.size() - 1
     for step in range(20):
         if not last:
@@ -268,7 +268,7 @@ def test_without_the_setting_it_is_refused():
         hvd.stop_timeline()
 
 
-# Alone, from the environment.
+# Tests of a single process whose timeline comes from the environment.
 
 WORK = """
 import numpy, horovod.numpy as hvd
@@ -288,7 +288,7 @@ def wait_for_size(path, size, limit_s=40):
     await_that(lambda: path.exists() and path.stat().st_size >= size, limit_s, lambda: f"{path}: {size} bytes")
 
 
-# Fifty lives for the price of one start: a child begins its own world, as a timeline that somebody will cut off.
+# To start Python once for fifty killed processes, fork a child that initialises Horovod for each timeline.
 NURSERY = """
 import os, sys, numpy, horovod.numpy as hvd
 for path in sys.stdin:
@@ -305,10 +305,10 @@ for path in sys.stdin:
 
 
 def test_fifty_killed_processes_leave_valid_json(tmp_path):
-    """Strictly valid; but for a kill in the microsecond that moves the last bracket to a new page.
+    """The files are valid JSON, unless the kill hits the microsecond in which the last bracket moves to a new page.
 
-    None is likely unless the machine is busy, and the process has lost its core just there. No event is ever cut, and
-    the format makes that bracket optional, for this very reason.
+    That is unlikely unless the machine is busy and the process loses its core at that point. No event is ever cut,
+    and the format makes that bracket optional for this reason.
     """
     random = np.random.default_rng(1)
     paths = [tmp_path / f"{number}.json" for number in range(50)]
@@ -318,7 +318,8 @@ def test_fifty_killed_processes_leave_valid_json(tmp_path):
             nursery.stdin.flush()
             child = int(nursery.stdout.readline())
             wait_for_size(path, 1 + number * 2_000)
-            time.sleep(random.uniform(0, 0.02))  # else always in the middle of the write that made it grow
+            # Sleep, because otherwise the kill would always hit the write that made the file grow.
+            time.sleep(random.uniform(0, 0.02))
             os.kill(child, signal.SIGKILL)
         nursery.stdin.close()
         assert nursery.wait(40) == 0
@@ -341,7 +342,7 @@ def test_a_process_that_just_ends_leaves_all_of_it(tmp_path):
 
 
 def test_a_full_disk_ends_the_timeline_and_not_the_job(tmp_path):
-    """The limit on the size of files stands for the disk."""
+    """A limit on the size of files simulates a full disk."""
     program = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n" + WORK.replace(
         "while True", "for step in range(500)"
     )

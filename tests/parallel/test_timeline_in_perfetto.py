@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Perfetto's own importer reads a timeline as it was written: every slice, in its place, without a complaint."""
+"""Perfetto's importer reads a timeline as written: every slice in its place, and no import errors."""
 
 import json
 
@@ -28,7 +28,7 @@ def work(path):
 
 
 def written(path):
-    """(process, slice, start, duration, depth) of every slice in the file, in nanoseconds."""
+    """Return (process, slice, start, duration, depth) of every slice in nanoseconds, and the number of cycles."""
     names, opened, found, cycles = {}, {}, [], 0
     for event in json.loads(path.read_text()):
         if event["ph"] == "M" and event["name"] == "process_name":
@@ -65,7 +65,7 @@ def test_perfetto_reads_what_was_written(world, tmp_path):
 
 
 def test_perfetto_reads_a_timeline_whose_writer_was_killed(tmp_path):
-    """Slices that never end are shown as unfinished, and an array without its end is read to where it goes."""
+    """Perfetto shows slices without an end as unfinished, and reads an array without its closing bracket."""
     events = ['{"ph":"M","pid":1,"tid":1,"name":"process_name","args":{"name":"x"}}']
     for at, name in ((1.5, "A"), (2.5, "B")):
         events.append(json.dumps({"ph": "B", "pid": 1, "tid": 1, "ts": at, "name": name}))

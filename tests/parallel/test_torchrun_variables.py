@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.init() tells libraries that know only torchrun's variables where this rank stands, at every call."""
+"""hvd.init() sets torchrun's variables at every call, for libraries that read the rank from them."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ def test_init_writes_them_anew_each_time():
     assert len(set(mains)) == 1
     before = found()
 
-    # A port that somebody listens at is given up, what others have written stays, what is gone comes back.
+    # init() replaces a port that is in use, keeps a value that the program changed, and restores a deleted variable.
     with socket.create_server(("", int(before["MASTER_PORT"]))) if hvd.rank() == 0 else socket.socket():
         os.environ["LOCAL_RANK"] = "77"
         del os.environ["WORLD_SIZE"]

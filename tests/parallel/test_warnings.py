@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules for warnings hold in ranks as in pytest's own process: ours fail a test, a framework's own do not."""
+"""The rules for warnings hold in ranks as in pytest's process: Horovod's warnings fail a test, a framework's do not."""
 
 import importlib.metadata
 import warnings
@@ -14,7 +14,7 @@ from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 
 
 def warn_of(module, category):
-    """As if code in this module had caused it."""
+    """Issue a warning that seems to come from this module."""
     warnings.warn_explicit("a test of warnings", category, "somewhere.py", 1, module=module)
 
 
@@ -22,8 +22,8 @@ def check_rules():
     with pytest.raises(HorovodWarning):
         warnings.warn("ours", HorovodWarning, stacklevel=1)
     with pytest.raises(HorovodWarning):
-        warn_of("torch.optim", HorovodWarning)  # attributed to whoever calls us
-    with warnings.catch_warnings(record=True) as foreign:  # changes nothing about which are errors
+        warn_of("torch.optim", HorovodWarning)  # attributed to the module that calls Horovod
+    with warnings.catch_warnings(record=True) as foreign:  # recording does not change which warnings are errors
         for category in (DeprecationWarning, FutureWarning, RuntimeWarning, UserWarning):
             warn_of("torch.jit._script", category)
             warn_of("numpy", category)

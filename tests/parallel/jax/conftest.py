@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""These tests need JAX, which has environments of its own: `make test-jax`. Elsewhere they are not collected."""
+"""Collect these tests only where JAX is installed; `make test-jax` makes such an environment."""
 
 import importlib.util
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective on every dtype against NumPy, eagerly and inside jit, where all of them are one program."""
+"""Every collective on every dtype against NumPy, eagerly and inside jit, where one program contains all calls."""
 
 import pytest
 from harness.arrays import AVERAGES_OF_TWO, DTYPES, FLOATS, OPS, averages_of_two, inputs, mine, reduced
@@ -125,7 +125,8 @@ def test_adasum_and_compression(mode):
     plain = run(mode, lambda x: hvd.allreduce(x, op=hvd.Adasum), mine(arrays))
     np.testing.assert_array_equal(plain, horovod.numpy.allreduce(mine(arrays), op=hvd.Adasum))
     for compression, half in ((hvd.Compression.fp16, jnp.float16), (hvd.Compression.bf16, jnp.bfloat16)):
-        dtype = half if mode == "jit" else jnp.float32  # eagerly the engine decides
+        # Outside jit the engine compresses, and it does not round on one host.
+        dtype = half if mode == "jit" else jnp.float32
         tree = {"wide": mine(arrays), "whole": np.arange(3) + hvd.rank()}
         results = run(mode, lambda t, c=compression: hvd.allreduce(t, op=hvd.Sum, compression=c), tree)
         expected = reduced([np.asarray(jnp.asarray(array).astype(dtype)) for array in arrays], "Sum")
@@ -231,7 +232,7 @@ def test_what_is_refused():
 
 @on_all_ranks("shm2")
 def test_integers_that_jax_would_cut_off_are_refused():
-    """Without 64-bit types, JAX makes int32 of NumPy's int64 and says nothing."""
+    """Without 64-bit types, JAX converts NumPy's int64 to int32 without a warning."""
     from harness.jax_door import hvd, jax, np
 
     large, small = np.array([2**40 + hvd.rank(), -1]), np.array([2**30 + hvd.rank(), -(2**31)])

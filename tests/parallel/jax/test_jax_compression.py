@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed gradients: values of an exchange computed by one process, residuals, NaN, saved states, refusals."""
+"""Compressed gradients against a simulation in one process: values, residuals, NaN, saved states, refused options."""
 
 import pickle
 
@@ -25,7 +25,7 @@ def gradient(rank, step, count=COUNT):
 
 
 def optimizer_for(method, **options):
-    """The updates of this optimizer are the reduced gradients."""
+    """Return an optimizer whose updates are the reduced gradients."""
     import optax
     from harness.jax_door import hvd
 
@@ -39,7 +39,7 @@ def bits(tree):
 
 
 def check_steps(kind, method, mode):
-    """Compare steps with NumPy's, then spoil one, then go on from a saved state. Return the bits of the results."""
+    """Compare steps with NumPy, continue from a saved state, then spoil a step. Return the bits of the results."""
     from harness.jax_door import hvd, jax, jnp
 
     from horovod.common.context import default_context
@@ -56,7 +56,7 @@ def check_steps(kind, method, mode):
         reduced, state = update({"w": jnp.asarray(gradient(hvd.rank(), step))}, state)
         gradients = [gradient(rank, step) for rank in range(hvd.size())]
         expected = np.mean(gradients, 0) if len(set(hosts)) == 1 else simulated.step(gradients)
-        # XLA may compute a residual by a fused multiply-add, and a value halfway between two then rounds the other way.
+        # XLA may use a fused multiply-add for a residual: a value halfway between two codes may then round differently.
         differ = np.abs(reduced["w"] - expected) > 1e-4 * np.abs(expected) + 1e-5
         assert differ.sum() <= 5, f"step {step}: {differ.sum()} values differ"
         np.testing.assert_allclose(reduced["w"], expected, atol=0.1 if kind == "int8" else 1e-5, rtol=1e-4)
@@ -99,7 +99,7 @@ def test_in_other_worlds(kind, mode):
 @pytest.mark.checked_numbers("two compressed JAX optimizers in one program, after two backward passes", against="NumPy")
 @on_all_ranks("shm2", limit_s=60)
 def test_two_optimizers_with_dense_and_compressed_gradients():
-    """One sums, after two passes; the other has a name and predivides. Each leaves a gradient dense."""
+    """The first sums after two passes; the second has a name and predivides. Each keeps one gradient dense."""
     from harness.jax_door import hvd, jax, jnp
 
     first = optimizer_for(hvd.Compression.int8(scope="all", exclude=["left.*"]), op=hvd.Sum, backward_passes_per_step=2)
@@ -173,7 +173,7 @@ def test_what_is_refused():
 
 @on_all_ranks("shm2", limit_s=60)
 def test_ranks_that_differ_all_get_an_error():
-    """In the method, its arguments, or the shapes of gradients. All of them are on one host, where one stays dense."""
+    """The ranks differ in arguments, or in the scope. All are on one host, where scope="host" does not compress."""
     from harness.jax_door import hvd, jax, jnp
 
     int8 = hvd.Compression.int8

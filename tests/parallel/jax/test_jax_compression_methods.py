@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD, Deep Gradient Compression and 1-bit Adam in JAX, each against NumPy; saved states; NaN on one rank."""
+"""PowerSGD, Deep Gradient Compression and 1-bit Adam in JAX against NumPy, with saved states and NaN on one rank."""
 
 import pickle
 
@@ -15,7 +15,7 @@ STEPS = 4
 
 
 def gradients(rank, step):
-    """A matrix that is compressed, and a vector that stays dense."""
+    """Return a matrix that is compressed, and a vector that stays dense."""
     random = np.random.default_rng(100 * step + rank)
     return {
         name: random.standard_normal(shape).astype(np.float32) for name, shape in (("m", (ROWS, COLUMNS)), ("v", 5))
@@ -29,7 +29,7 @@ def bits(tree):
 
 
 class PowerReference:
-    """All ranks' PowerSGD in float64."""
+    """PowerSGD of all ranks in float64."""
 
     def __init__(self, start_after, ranks):
         self.q = np.random.default_rng(0).uniform(-1, 1, COLUMNS * RANK).astype(np.float32).reshape(COLUMNS, RANK)
@@ -50,7 +50,7 @@ class PowerReference:
 
 
 class DgcReference:
-    """All ranks' Deep Gradient Compression with momentum 0.5, norms clipped to 50, and a ramp of one step."""
+    """Deep Gradient Compression of all ranks with momentum 0.5, norms clipped to 50, and a ramp of one step."""
 
     def __init__(self, ranks):
         self.u = [np.zeros(COUNT, np.float32)] * ranks
@@ -76,7 +76,7 @@ class DgcReference:
 
 
 def check(method, simulated, rtol=1e-3):
-    """Compare steps with NumPy's, go on from a saved state, and spoil a step."""
+    """Compare steps with NumPy, continue from a saved state, and spoil a step."""
     import optax
     from harness.jax_door import hvd, jax, jnp
 
@@ -109,7 +109,7 @@ def test_powersgd():
     from harness.jax_door import hvd, jnp
 
     found = check(hvd.Compression.powersgd(RANK, start_after=1, scope="all"), PowerReference(1, hvd.size()))
-    # Factors of full rank lose nothing.
+    # Factors of full rank lose no information.
     full = hvd.Compression.powersgd(8, start_after=0, scope="all", min_rate=0.1, min_bytes=0)
     optimizer = hvd.DistributedOptimizer(optax.identity(), compression=full)
     gradient = jnp.asarray(gradients(hvd.rank(), 0)["m"][:8])
@@ -129,7 +129,7 @@ def test_dgc():
 
 
 class AdamReference:
-    """Steps of 1-bit Adam whose variance is frozen after two of them."""
+    """1-bit Adam that freezes the variance after two steps."""
 
     def __init__(self, ranks):
         self.exchange = Simulation(range(ranks), onebit(), True)
@@ -192,7 +192,7 @@ def test_one_bit_adam_ends_its_warm_up_when_the_variance_has_settled():
     steady = falling = optimizer.init(jnp.zeros(64))
     for step in range(40):
         _, steady = update(jnp.ones(64), steady)
-        # The norm falls until the larger gradients of the first steps are forgotten.
+        # The variance's norm falls until the larger gradients of the first steps hardly count.
         _, falling = update(jnp.ones(64) * (1 if step > 3 else 2), falling)
         assert step > 16 or int(falling.frozen_at) == 0
     assert int(steady.frozen_at) == 12

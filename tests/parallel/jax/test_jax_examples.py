@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of compressed gradients runs on two ranks, briefly, and learns."""
+"""The example of compressed gradients runs briefly on two ranks and learns."""
 
 import re
 import sys

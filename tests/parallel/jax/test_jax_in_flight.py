@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays that a program donates, deletes or changes while an operation on them is in flight.
 
-Rank 0 starts an operation and gives its arrays away. Only then does rank 1 take part, so the engine still has to read
-the arrays of rank 0.
+Rank 0 starts an operation and loses its arrays. Rank 1 calls only after that, so the engine still has to read the
+arrays of rank 0.
 """
 
 import functools
@@ -16,13 +16,13 @@ from harness.worlds import DYNAMIC, SMALL_CHUNKS, World, in_worlds, on_all_ranks
 
 from horovod.common.context import default_context
 
-LARGE, HUGE = 100_000, 4_000_000  # elements
+LARGE, HUGE = 100_000, 4_000_000  # number of elements
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 @functools.cache
 def program(count):
-    """A program of so many arrays, whose results may lie where its arguments lay."""
+    """Return a program of `count` arrays whose results may use the memory of its arguments."""
     from harness.jax_door import jax
 
     def change(*arrays):
@@ -32,14 +32,14 @@ def program(count):
 
 
 def donate(arrays):
-    """Pass arrays to a program that may overwrite them; return its results."""
+    """Pass arrays to a program that may overwrite them. Return its results."""
     from harness.jax_door import jax
 
     return jax.block_until_ready(program(len(arrays))(*arrays))
 
 
 def delete(arrays):
-    """Delete arrays, and fill memory of the same sizes with other numbers."""
+    """Delete arrays, and fill memory of their sizes with other numbers."""
     from harness.jax_door import jax
 
     others = [jax.numpy.ones_like(array) for array in arrays]
@@ -54,14 +54,14 @@ both_losses = pytest.mark.parametrize("lose", LOSSES)
 
 
 def meet():
-    """A barrier with a name: unnamed operations are numbered in the order of calls, in which ranks differ here."""
+    """Wait for the other rank by name, because ranks make unnamed calls in different orders here."""
     from harness.jax_door import hvd
 
     hvd.allreduce(np.ones(1), name="rank 0 has lost its arrays")
 
 
 def in_flight(start, arrays, lose):
-    """The result of a named operation on arrays that rank 0 loses before rank 1 takes part."""
+    """Return the result of a named operation on arrays that rank 0 loses before rank 1 calls."""
     from harness.jax_door import hvd
 
     if hvd.rank() == 0:
@@ -134,7 +134,7 @@ def test_the_array_of_an_alltoall_may_be_lost_meanwhile(lose, splits):
 )
 @on_all_ranks("shm2")
 def test_a_numpy_array_may_be_changed_meanwhile():
-    """JAX takes such an array over without a copy if it is aligned to 64 bytes, some versions do."""
+    """Some versions of JAX use the memory of such an array without a copy if it is aligned to 64 bytes."""
     from harness.jax_door import hvd
 
     from horovod.common.arrays import address_of
@@ -147,14 +147,15 @@ def test_a_numpy_array_may_be_changed_meanwhile():
     check_equal(np.asarray(result), reduced(arrays, "Sum"))
 
 
-KINDS_OF_DTYPES = ("float32", "bool", "bfloat16", *FLOAT8)  # those that Python's buffers know, and two kinds of others
+# Dtypes that Python's buffer protocol knows, and two kinds that it does not know.
+KINDS_OF_DTYPES = ("float32", "bool", "bfloat16", *FLOAT8)
 
 
 def arrays_to_release(dtypes=KINDS_OF_DTYPES):
-    """Arrays, and a function that says whether a program that they are donated to writes into their memory."""
+    """Return arrays, and a function that donates them and returns True if their memory is overwritten."""
     from harness.jax_door import jax, jnp
 
-    if jax.__version_info__ < (0, 5):  # keeps a reference of its own to an array of float8
+    if jax.__version_info__ < (0, 5):  # these versions keep their own reference to a float8 array
         dtypes = [dtype for dtype in dtypes if dtype not in FLOAT8]
     arrays = [jax.block_until_ready(jnp.ones(LARGE, dtype)) for dtype in dtypes]
     addresses = [array.unsafe_buffer_pointer() for array in arrays]
@@ -162,7 +163,7 @@ def arrays_to_release(dtypes=KINDS_OF_DTYPES):
 
 
 def wait_until_complete(handle):
-    """Without a call of the API, which would let go of the arrays."""
+    """Wait without a call of the API, because such a call would release the arrays."""
     pending = default_context.handles._pending[handle]
     while not pending.is_complete():
         pass
@@ -183,7 +184,7 @@ def polled(arrays):
 
 
 def forgotten(arrays):
-    """Nobody asks for the handle; the next operation that starts finds the first one complete."""
+    """No call uses the handle. The next operation that starts finds the first one complete."""
     from harness.jax_door import hvd
 
     wait_until_complete(hvd.broadcast_async(arrays, 0))
@@ -213,7 +214,7 @@ def refused(arrays):
 
 
 def shut_down(arrays):
-    """Only rank 0 has started it."""
+    """Shut down while rank 0 alone has started an operation."""
     from harness.jax_door import hvd
 
     if hvd.rank() == 0:
@@ -229,7 +230,7 @@ ENDS = {end.__name__: end for end in (collected, polled, forgotten, blocking, fa
 @pytest.mark.parametrize("end", ENDS)
 @on_all_ranks("shm2")
 def test_operations_that_have_ended_let_go_of_their_arrays(end):
-    """XLA copies a donated array only while the engine may read it: afterwards its result lies in the same memory."""
+    """XLA copies a donated array only while the engine may read it; later the result uses that memory."""
     arrays, are_overwritten = arrays_to_release()
     ENDS[end](arrays)
     assert are_overwritten()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that outlive worlds, errors inside jit, and programs with many collectives on few threads."""
+"""Compiled programs in several worlds, errors inside jit, and programs with many collectives on few threads."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_a_traced_function_survives_a_new_init():
     if me == 1:
         with pytest.raises(HorovodNotInitializedError, match="process set is not registered"), hvd.translated_errors():
             alone(np.ones(2))
-    hvd.add_process_set([0])  # takes the number that the other had in the engine
+    hvd.add_process_set([0])  # takes the id that the other set had in the engine
     hvd.add_process_set(one)
     if me == 1:
         np.testing.assert_array_equal(alone(np.ones(2)), [1.0] * 2)
@@ -65,7 +65,7 @@ def test_a_mismatch_inside_jit_reaches_all_ranks_and_nothing_else():
 
 @on_all_ranks("shm2")
 def test_programs_that_share_a_context_are_told_apart():
-    """JAX builds several programs in one MLIR context from 0.11 on."""
+    """From version 0.11 on, JAX builds several programs in one MLIR context."""
     from types import SimpleNamespace
 
     from harness.jax_door import jax  # noqa: F401
@@ -131,7 +131,7 @@ POOLS = {
 
 
 def _many_collectives():
-    if os.environ.get("TEST_CORES"):  # before JAX counts them
+    if os.environ.get("TEST_CORES"):  # JAX counts the cores when it is imported
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     from harness.jax_door import hvd, jax, jnp, np
 
@@ -139,7 +139,7 @@ def _many_collectives():
 
     @jax.jit
     def program(xs):
-        # Independent of each other and of different cost, so that XLA starts them in no order that ranks share.
+        # The allreduces are independent and differ in cost, so XLA starts them in an order that differs between ranks.
         return [hvd.allreduce(jnp.sin(x @ x) * 0 + x, op=hvd.Sum) for x in xs]
 
     for side in (2, 64):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What horovod.jax does with arrays of a GPU, as far as that can be told without one: here the CPU is taken for it.
+"""horovod.jax with arrays of a GPU, as far as a machine without one can test it: the CPU stands in for the GPU.
 
-How the handler for GPUs behaves is in tests/device/test_xla_standin.py; on a GPU: tests/device/test_jax_cuda.py.
+tests/device/test_xla_standin.py tests the handler for GPUs, and tests/device/test_jax_cuda.py runs on a GPU.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def the_cpu_taken_for_a_gpu():
     from horovod.jax import on_gpu
 
     (device,) = jax.devices()
-    with pytest.MonkeyPatch.context() as patch:  # undone in the ranks, which live on
+    with pytest.MonkeyPatch.context() as patch:  # undone at the end, because the ranks serve further tests
         patch.setattr(on_gpu, "gpu_of", lambda arrays: device)
         yield device
 
@@ -76,7 +76,8 @@ def _check_arrays_of(taken_for_gpu):
     np.testing.assert_array_equal(first, np.full((2, 3), 3))
     np.testing.assert_array_equal(np.asarray(second, np.float32), [0, 2, 4])
     assert {leaf.devices().pop() for leaf in (rows, parts[0], first, second)} == {taken_for_gpu}
-    assert on_gpu.eager._cache_size() == programs + 4  # by the host's memory
+    # These calls went through host memory, so none compiled a program.
+    assert on_gpu.eager._cache_size() == programs + 4
 
     gradient = jax.grad(lambda x: (hvd.broadcast(x, 1) * (me + 1)).sum())(mine)
     np.testing.assert_array_equal(gradient, np.full((2, 3), 1.5 if me == 1 else 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training: K workers do what one does with all of the data; parameters, keys and objects from one rank to all."""
+"""Training: K workers get the weights of one worker on all of the data; broadcasts of parameters, keys and objects."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_several_backward_passes_for_a_step():
 
     xs, ys = _data()
     rows = slice(hvd.rank() * 4, hvd.rank() * 4 + 4)
-    # Each step of one worker is two passes of two workers, over halves of a half of the batch.
+    # A step of one worker corresponds to two passes of two workers, each over half of the worker's rows.
     halves = [(x[rows][half], y[rows][half]) for x, y in zip(xs, ys, strict=True) for half in (slice(2), slice(2, 4))]
     alone = _train(optax.sgd(0.05), jax.grad, xs, ys)
     mean = hvd.DistributedOptimizer(optax.sgd(0.05), backward_passes_per_step=2, average_aggregated_gradients=True)
@@ -192,7 +192,7 @@ def test_elastic_state_goes_on_from_the_last_commit():
             state.commit()
         return start
 
-    assert train(state) == 2  # the second start, from the commit of epoch 2
+    assert train(state) == 2  # the second start continues from the commit of epoch 2
     np.testing.assert_array_equal(state.params["w"], [8.0] * 3)
     assert state.log == ["0", "epoch 1", "epoch 2", "epoch 3", "epoch 4"]
     assert jax.random.key_data(state.key).tolist() == jax.random.key_data(jax.random.key(0)).tolist()

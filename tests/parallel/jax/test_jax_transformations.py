@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives under grad, vmap, scan, cond and checkpoint, and copies of one call in one program."""
+"""Collectives under grad, vmap, scan, cond and checkpoint, and several copies of one call in one program."""
 
 import pytest
 from harness.worlds import on_all_ranks
@@ -17,7 +17,7 @@ def test_gradients_are_those_of_the_other_doors(mode):
     from horovod.common.rules import rows_of
 
     me, size = hvd.rank(), hvd.size()
-    rows = size + 1  # uneven shares
+    rows = size + 1  # so that the shares are uneven
     weights = [np.arange(rows * size * 3, dtype=np.float64).reshape(-1, 3) * (rank + 1) for rank in range(size)]
     mean = sum(weights) / size
 
@@ -66,9 +66,7 @@ def test_vmap(mode):
     from harness.jax_door import hvd, jax, jnp, np, run
 
     me = hvd.rank()
-    x = jnp.arange(24.0).reshape(2, 4, 3) * (
-        me + 1
-    )  # batches of (4, 3) in the first dimension, or of (2, 4) in the last
+    x = jnp.arange(24.0).reshape(2, 4, 3) * (me + 1)  # vmap maps the first dimension, or the last one
     both = [np.arange(24.0).reshape(2, 4, 3) * (rank + 1) for rank in range(2)]
     summed = run(mode, jax.vmap(lambda a: hvd.allreduce(a, op=hvd.Sum), in_axes=2), x)
     np.testing.assert_array_equal(summed, np.moveaxis(both[0] + both[1], 2, 0))
@@ -123,7 +121,7 @@ def test_a_jitted_function_called_several_times_in_one_program():
 
     @jax.jit
     def outer(xs):
-        # Independent of each other: XLA may run them in any order, and several at once.
+        # The calls are independent, so XLA may run them in any order and several at once.
         return [inner(x * (index + 1)) for index, x in enumerate(xs)]
 
     for count in (8, 1 << 15):
@@ -139,7 +137,7 @@ def test_a_jitted_function_called_several_times_in_one_program():
     def plain(w, x):
         return jnp.tanh(w * jnp.tanh(w * x)).sum()
 
-    x = jnp.arange(3.0)  # the same on all ranks, so that the average changes nothing
+    x = jnp.arange(3.0)  # equal on all ranks, so that the average changes nothing
     np.testing.assert_allclose(gradient(w, x), jax.grad(plain)(w, x))
 
 
@@ -180,7 +178,7 @@ def test_other_python_threads_run_during_a_collective():
     function(jnp.ones(2))
     arrived = threading.Event()
     if hvd.rank() == 0:
-        # Only a thread that gets the interpreter while the other rank's main thread waits can answer it.
+        # The other rank's thread can answer only if its main thread releases the interpreter while it waits.
         hvd.barrier()
         hvd.broadcast_object("go", root_rank=0, name="message")
         np.testing.assert_array_equal(function(jnp.zeros(2)), [0.5] * 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two optimizers, or two sets of gradients, whose parameters have equal names and shapes, in one program."""
+"""Two optimizers or sets of gradients in one program whose parameters have equal names and shapes."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ def _params(decoder=(4,)):
 
 
 def _loss(encoder, decoder, x, y):
-    """One loss through both models, in which they play different parts."""
+    """Return a loss of both models that treats them differently."""
     hidden = x * encoder["weight"] + encoder["bias"]
     return (((hidden @ decoder["weight"]).ravel() + decoder["bias"] - y) ** 2).mean()
 
@@ -87,7 +87,7 @@ def test_two_optimizers_with_equal_names(mode, decoder):
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 @on_all_ranks("shm2", limit_s=60)
 def test_a_new_world(mode):
-    """The rank that stays keeps its optimizers and what it has compiled."""
+    """Rank 0 keeps its optimizers and its compiled functions."""
     import optax
     from harness.jax_door import hvd, jax, jnp
 
@@ -131,7 +131,7 @@ def test_two_sets_of_gradients_with_equal_names():
 @pytest.mark.checked_numbers("two named JAX optimizers that ranks call in different orders", against="a single process")
 @on_all_ranks("shm2", limit_s=60)
 def test_names_of_their_own_let_ranks_differ_in_the_order_of_calls():
-    """In one program. Outside jit a rank waits in the first call, so both orders must be the same there."""
+    """Names allow other orders in a compiled program. Outside jit the orders must match, because each call waits."""
     import optax
     from harness.jax_door import hvd, jax
 
@@ -185,7 +185,7 @@ def test_three_optimizers_of_process_sets_with_several_passes(mode):
 )
 @on_all_ranks("shm2", limit_s=60)
 def test_a_step_that_is_not_finite_on_one_rank_is_left_out_on_all():
-    """The reduction is outermost: what one rank has not, none has, and all decide alike."""
+    """The reduction is outermost, so that all ranks see the reduced gradient and decide alike."""
     import optax
     from harness.jax_door import hvd, jax, jnp
 
@@ -212,7 +212,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_left_out_on_all():
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 @on_all_ranks("shm2", limit_s=60)
 def test_a_guard_around_the_reduction_is_refused(mode):
-    """It would decide on each rank by that rank's own gradients."""
+    """The guard would decide on each rank by that rank's own gradients."""
     import optax
     from harness.jax_door import hvd, jax, jnp
 
@@ -226,7 +226,7 @@ def test_a_guard_around_the_reduction_is_refused(mode):
 
 @on_all_ranks("shm2", limit_s=60)
 def test_copies_of_an_optimizer_reduce_like_the_optimizer():
-    """An optax transformation is functions, which copies share; the state is the caller's."""
+    """Copies share the functions of an optax transformation; the caller holds the state."""
     import optax
     from harness.jax_door import hvd, jnp
 
@@ -236,5 +236,5 @@ def test_copies_of_an_optimizer_reduce_like_the_optimizer():
         copied = way(distributed)
         updates, _ = copied.update(gradient, copied.init(gradient))
         assert updates.tolist() == [-1.0, -1.0]
-    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):  # as of any optax transformation
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):  # no optax transformation can be pickled
         pickle.dumps(distributed)

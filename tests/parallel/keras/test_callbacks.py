@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks, collectives on values, and elastic training through model.fit."""
+"""Callbacks, collectives on values, and elastic training with model.fit."""
 
 import contextlib
 import warnings
@@ -11,7 +11,7 @@ from harness.worlds import on_all_ranks
 
 from horovod.common.exceptions import HorovodWarning
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 
 
 @on_all_ranks(*ALL, limit_s=START_S)
@@ -40,7 +40,7 @@ def test_broadcast_and_metric_average():
 
     hvd = door.hvd
     x, y = door.data()
-    network = door.model(seed=10 * hvd.rank())  # every rank starts elsewhere
+    network = door.model(seed=10 * hvd.rank())  # every rank starts with different weights
     local = network.layers[-1].trainable_weights[1]
     seen = []
     optimizer = hvd.DistributedOptimizer(door.keras.optimizers.Adam(0.01))
@@ -82,7 +82,7 @@ def test_broadcast_and_metric_average():
 
 @contextlib.contextmanager
 def _told_that_ranks_train_alone(hvd):
-    """Of a fit whose optimizer is not distributed: once, on rank 0."""
+    """Check that a fit whose optimizer is not distributed warns once, on rank 0."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         yield
@@ -90,7 +90,7 @@ def _told_that_ranks_train_alone(hvd):
     assert len(mine) == (hvd.rank() == 0), mine
     for one in mine:
         assert "SGD, is not distributed: each of the 2 ranks" in str(one.message)
-        assert one.filename.endswith("keras_door.py")  # where fit was called
+        assert one.filename.endswith("keras_door.py")  # the caller of fit
 
 
 @on_all_ranks(*ALL, limit_s=START_S)
@@ -113,7 +113,7 @@ def test_learning_rates():
         return door.fit(network, sgd, x, y, 16, epochs=epochs, callbacks=[callback, Spy()]), network
 
     history, _ = run(hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2, verbose=hvd.rank() == 0))
-    # From a half to the whole in four batches, which is where two ranks want it.
+    # The rate grows from half of its value to all of it within four batches, because there are two ranks.
     np.testing.assert_allclose(rates, [0.0625, 0.075, 0.0875, 0.1, 0.1, 0.1], rtol=1e-5)
     np.testing.assert_allclose(history.history["lr"], [0.075, 0.1, 0.1], rtol=1e-5)
     run(hvd.callbacks.LearningRateScheduleCallback(0.1, multiplier=0.1, start_epoch=1))
@@ -131,7 +131,7 @@ def test_learning_rates():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_momentum_follows_the_learning_rate():
-    """Twice the rate from the second batch on, and the velocity of the first with it."""
+    """From the second batch on the rate is twice as large, and the velocity is scaled with it."""
     from harness import keras_door as door
 
     hvd, keras = door.hvd, door.keras
@@ -201,7 +201,7 @@ def test_elastic_state_goes_on_from_the_last_commit():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_elastic_state_holds_the_learning_rate():
-    """A new worker takes it from rank 0, and restore sets it back. Commits on disk hold the same variables as ever."""
+    """A new worker takes the rate from rank 0, and restore resets it. Commits on disk hold the usual variables."""
     from harness import keras_door as door
 
     hvd, optimizers = door.hvd, door.keras.optimizers

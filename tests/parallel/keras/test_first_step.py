@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first step of a training: every rank makes it on the model of rank 0, whatever the ranks begin with.
+"""The first step of a training: every rank makes it with the model of rank 0, whatever its own initial state.
 
-The models are linear, without a bias, and begin at a constant that differs between ranks. NumPy says what SGD makes of
-rank 0's on all of the data.
+The models are linear without a bias, and start at a constant that differs between ranks. NumPy computes what SGD makes
+of rank 0's model on all of the data.
 """
 
 import itertools
@@ -14,12 +14,12 @@ import pytest
 from harness.keras_worlds import ALL, KERAS_2, ON_TENSORFLOW
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 RATE, MOMENTUM, FEATURES = 0.05, 0.9, 4
 
 
 def by_numpy(start, velocity=0.0, batches=range(4), rate=RATE):
-    """The weights and velocities after SGD has seen these batches, all of each."""
+    """Return the weights and velocities after SGD with these whole batches."""
     from harness import keras_door as door
 
     weights, velocity = np.full(FEATURES, start), np.full(FEATURES, velocity)
@@ -33,7 +33,7 @@ def by_numpy(start, velocity=0.0, batches=range(4), rate=RATE):
 
 
 def begins(keras, kind, start):
-    """A model that begins with `start` in all weights: built, unbuilt, subclassed, or with a train_step of its own."""
+    """Return a model whose weights are all `start`: built, unbuilt, subclassed, or with its own train_step."""
     constant = keras.initializers.Constant(start)
     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=constant)
 
@@ -59,7 +59,7 @@ def begins(keras, kind, start):
 
 
 def trains(network, *others, before=(), optimizer=None, **options):
-    """Fit this rank's part of the data: the weights and velocities afterwards, which are the same on all ranks."""
+    """Fit this rank's part of the data. Return the weights and velocities afterwards, which are equal on all ranks."""
     from harness import keras_door as door
 
     hvd, keras = door.hvd, door.keras
@@ -96,13 +96,13 @@ def test_first_step_is_made_on_the_model_of_rank_0():
     keras, me = door.keras, door.hvd.rank()
     several = {} if door.BACKEND == "torch" else {"steps_per_execution": 4}
     cases = [("built", several), ("subclassed", {}), ("own", {})]
-    if door.BACKEND == "tensorflow":  # elsewhere fit itself builds every model
+    if door.BACKEND == "tensorflow":  # with other backends fit itself builds every model
         cases += [("unbuilt", several), ("unbuilt", {"run_eagerly": True})]
     for kind, options in cases:
         network = begins(keras, kind, me + 1.0)
         check(trains(network, **options), by_numpy(1.0))
         if kind == "own" and door.BACKEND == "tensorflow":
-            assert network.traces <= 2  # as without our callback
+            assert network.traces <= 2  # at most as many as without Horovod's callback
     if door.BACKEND == "tensorflow":
         only_one = begins(keras, "unbuilt", me + 1.0)
         if me == 1:
@@ -114,7 +114,7 @@ def test_first_step_is_made_on_the_model_of_rank_0():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_checkpoint_that_only_rank_0_restores():
-    """By a callback before ours, by one behind ours, in a second fit, in a later epoch; with the optimizer's state.
+    """A callback before or after Horovod's restores it, or a second fit or a later epoch; with the optimizer's state.
 
     The learning rate in the checkpoint may be lower than the one in the script.
     """
@@ -147,9 +147,9 @@ def test_checkpoint_that_only_rank_0_restores():
     check(trains(network, Restore(7.0, True)), by_numpy(7.0, 0.5))
     network = begins(keras, "built", me + 1.0)
     check(trains(network, Restore(5.0, True, RATE / 10)), by_numpy(5.0, 0.5, rate=RATE / 10))
-    if door.BACKEND == "tensorflow":  # elsewhere fit itself builds every model
+    if door.BACKEND == "tensorflow":  # with other backends fit itself builds every model
         unbuilt = begins(keras, "unbuilt", me + 1.0)
-        if me == 0:  # restored before training
+        if me == 0:  # rank 0 has restored it before the training
             unbuilt.build((None, FEATURES))
             unbuilt.set_weights([np.full((FEATURES, 1), 6.0, "float32")])
         check(trains(unbuilt, **several), by_numpy(6.0))
@@ -158,7 +158,7 @@ def test_checkpoint_that_only_rank_0_restores():
 @on_all_ranks(*KERAS_2, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_hyperparameters_that_only_rank_0_restores():
-    """Keras 2 keeps them in variables that are not among the optimizer's. A schedule is not a variable."""
+    """Keras 2 keeps hyperparameters outside the optimizer's list of variables. A schedule is not a variable."""
     from harness import keras_door as door
 
     hvd, keras, me = door.hvd, door.keras, door.hvd.rank()
@@ -183,7 +183,7 @@ def test_hyperparameters_that_only_rank_0_restores():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_model_that_only_rank_0_loads():
-    """Keras leaves the model's name out of the names of a loaded model's variables."""
+    """Names of a loaded model's variables do not contain the model's name."""
     from harness import keras_door as door
 
     keras, me = door.keras, door.hvd.rank()
@@ -218,7 +218,7 @@ def test_callback_that_fails_leaves_the_model_as_it_was():
 @on_all_ranks(*ON_TENSORFLOW, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_model_that_only_the_first_step_can_build():
-    """One that looks at the values of a batch: rank 0 warns, and after the first step all ranks have its model."""
+    """The model reads the values of a batch. Rank 0 warns, and after the first step all ranks have its weights."""
     from harness import keras_door as door
 
     keras, me = door.keras, door.hvd.rank()

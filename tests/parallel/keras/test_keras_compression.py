@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed gradients under Keras: the backend's methods in fit and in a loop, and the refusal of all others."""
+"""Compressed gradients with Keras: the methods of each backend in fit and in a loop, and the refusal of the others."""
 
 import numpy as np
 import pytest
 from harness.keras_worlds import ALL
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 SHAPE = (160, 130)
 METHODS = {"tensorflow": ["int8", "powersgd"], "torch": ["int8", "onebit", "topk"], "jax": []}
 ARGUMENTS = {
@@ -23,7 +23,7 @@ def gradient(rank, step):
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_the_methods_of_the_backend():
-    """The sum of all steps is that of dense ones, but for what one step loses; without feedback it is not."""
+    """The sum of all steps equals that of dense steps up to the loss of one step; without feedback it does not."""
     from harness import keras_door as door
 
     hvd = door.hvd

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a public project uses horovod.tensorflow.keras: the same calls in the same order, in code of our own.
+"""Use of horovod.tensorflow.keras by a public project: its calls in their order, in code written for this test.
 
 docs/projects.md names the project, the file that was read and its commit.
 """
@@ -11,13 +11,13 @@ import pytest
 from harness.keras_worlds import ON_TENSORFLOW
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 
 
 @on_all_ranks(*ON_TENSORFLOW, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_interface_that_wraps_compile_fit_and_evaluate():
-    """mlrun/mlrun: the module by name, a rate scaled in place, three callbacks before the user's own."""
+    """mlrun/mlrun: imports the module by name, scales the rate in place, puts three callbacks before the user's."""
     from harness import keras_door as door
 
     hvd = importlib.import_module("horovod.tensorflow.keras")
@@ -27,7 +27,7 @@ def test_interface_that_wraps_compile_fit_and_evaluate():
     rate = "lr" if hasattr(optimizer, "lr") else "learning_rate"
     setattr(optimizer, rate, getattr(optimizer, rate) * hvd.size())
     np.testing.assert_allclose(np.asarray(getattr(optimizer, rate)), 0.02, rtol=1e-6)
-    old = {} if door.IS_KERAS3 else {"experimental_run_tf_function": False}  # Keras 3 itself refuses it
+    old = {} if door.IS_KERAS3 else {"experimental_run_tf_function": False}  # Keras 3 does not accept this argument
     network.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse", metrics=["mae"], **old)
 
     average = hvd.callbacks.MetricAverageCallback()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples, and all Python code of docs/keras.md, run as they are; in live ranks, for imports take long."""
+"""The examples and all Python code of docs/keras.md, unchanged, in live ranks because imports take long."""
 
 import contextlib
 import io
@@ -14,13 +14,14 @@ import pytest
 from harness.keras_worlds import ALL, KERAS_3, ON_TENSORFLOW
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "keras"
 BLOCKS = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "docs" / "keras.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
 )
-WITH_KERAS = [world for world in ALL if world.name != "tf_keras"]  # there the keras package is another one
+# In the world "tf_keras" the package `keras` is a different one.
+WITH_KERAS = [world for world in ALL if world.name != "tf_keras"]
 
 
 @on_all_ranks(*WITH_KERAS, limit_s=START_S)
@@ -45,7 +46,7 @@ def _inside(folder):
 
 
 def _run(program, *arguments):
-    """What an example prints."""
+    """Run an example. Return what it prints."""
     printed = io.StringIO()
     before = sys.argv, sys.path
     sys.argv, sys.path = [program, *arguments], [str(EXAMPLES), *sys.path]

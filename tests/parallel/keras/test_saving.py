@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved models know nothing of Horovod: Keras alone loads them, and hvd.load_model goes on where they stand."""
+"""Saved models do not depend on Horovod: Keras alone loads them, and hvd.load_model continues their training."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ import pytest
 from harness.keras_worlds import ALL
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 
 
 @on_all_ranks(*ALL, limit_s=START_S)
@@ -47,7 +47,7 @@ def test_saved_and_loaded():
 
 
 def _has_state(file, is_keras3):
-    """Keras 3 loads no slots from .h5 files, and Keras 2 no optimizer state from folders."""
+    """Return True if loading restores optimizer state: Keras 3 not from .h5 files, Keras 2 not from folders."""
     return file.endswith(".keras") or (file.endswith(".h5") and not is_keras3)
 
 

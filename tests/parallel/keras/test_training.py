@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training through model.fit: K workers do what one does with all of the data, with every option of the optimizer."""
+"""Training with model.fit: K workers get the weights of one worker on all data, with every option."""
 
 import warnings
 
@@ -8,7 +8,7 @@ import pytest
 from harness.keras_worlds import ALL, KERAS_2, ON_TENSORFLOW
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 
 
 @pytest.mark.checked_numbers("training with model.fit", against="a single process")
@@ -20,7 +20,8 @@ def test_k_workers_equal_one():
     adam = door.keras.optimizers.Adam
     alone = door.trained_alone(adam(0.05))
     modes = [door.COMPILED, {"run_eagerly": True}]
-    if door.IS_KERAS3 and door.keras.backend.backend() != "torch":  # elsewhere that is what Keras does by itself
+    # Keras 2 and the torch backend do not compile by default.
+    if door.IS_KERAS3 and door.keras.backend.backend() != "torch":
         modes.append({"jit_compile": False})
     for mode in modes:
         together = door.trained_together(door.hvd.DistributedOptimizer(adam(0.05)), **mode)
@@ -71,13 +72,14 @@ def test_computed_gradients_are_reduced_and_applied_as_they_are():
     ):
         for name in names:
             variable, optimizer = tf.Variable(0.0), hvd.DistributedOptimizer(make(1.0), op=hvd.Sum)
-            for _ in range(2):  # a sum would show if it were reduced again
+            for _ in range(2):  # twice, because a gradient that was reduced again would be a larger sum
                 [(gradient, its)] = step(optimizer, variable, name)
                 assert its is variable
                 assert float(gradient) == mean * hvd.size()
                 optimizer.apply_gradients([(gradient / 2, variable)])
             assert float(variable) == -mean * hvd.size()
-            optimizer.apply_gradients([(tf.constant(mine), variable)])  # from elsewhere: reduced
+            # A gradient that was not computed by the optimizer is reduced.
+            optimizer.apply_gradients([(tf.constant(mine), variable)])
             assert float(variable) == -2 * mean * hvd.size()
         legacy = make is keras.optimizers.legacy.SGD
         optimizer, variable = scaled(hvd.DistributedOptimizer(make(1.0), op=hvd.Sum)), tf.Variable(0.0)
@@ -91,7 +93,8 @@ def test_computed_gradients_are_reduced_and_applied_as_they_are():
         assert int(helper.counter) == 0
         step(optimizer, variable, "compute_gradients")
         assert (int(helper.counter), float(variable)) == (1, 0.0)
-        optimizer.apply_gradients([(tf.constant(mine), variable)])  # applies nothing: the step is not complete
+        # This call applies nothing, because the accumulation is not complete.
+        optimizer.apply_gradients([(tf.constant(mine), variable)])
         assert (float(variable), int(optimizer.iterations)) == (0.0, 1)
         pairs = run()
         assert (int(helper.counter), float(pairs[0][0])) == (0, 2 * mean)
@@ -121,7 +124,7 @@ def test_groups_operations_and_factors():
     door.check_same(door.weights(network), alone)
 
 
-# What each rank leaves out of the gradients of two variables of one shape, and what the error says about it.
+# The gradients that each rank leaves out, of two variables of one shape, and the text of the error.
 MISSING = {
     "one on one rank": (([], ["b"]), "None for b .number 2."),
     "another on each rank": ((["a"], ["b"]), "None for a .number 1.*None for b .number 2."),
@@ -133,7 +136,7 @@ MISSING = {
 @pytest.mark.timeout(START_S + 60)
 @pytest.mark.parametrize("case", MISSING)
 def test_gradients_that_are_none_on_one_rank_are_an_error_on_all(case):
-    """In the first step, and in one after steps in which all ranks had all gradients."""
+    """The error comes in the first step, and again after a step in which all ranks had all gradients."""
     from harness import keras_door as door
 
     missing, message = MISSING[case]
@@ -158,7 +161,7 @@ def test_gradients_that_are_none_on_all_ranks_are_left_out():
     optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0))
     for _ in range(2):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras' own, which says that a gradient is missing
+            warnings.simplefilter("ignore")  # Keras warns that a gradient is missing
             mine = door.gradient(np.full(2, 2.0 * door.hvd.rank()))
             optimizer.apply_gradients(list(zip([None, mine], variables, strict=True)))
     door.check_same([np.asarray(one) for one in variables], [np.zeros(2), np.full(2, -2.0)])
@@ -167,7 +170,7 @@ def test_gradients_that_are_none_on_all_ranks_are_left_out():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_local_variables_may_differ_between_ranks():
-    """In shape, and in whether they have a gradient."""
+    """Local variables may differ in shape, and in having a gradient."""
     from harness import keras_door as door
 
     me = door.hvd.rank()
@@ -177,7 +180,7 @@ def test_local_variables_may_differ_between_ranks():
         optimizer.register_local_var(variable)
     gradients = [door.gradient(np.full(size, me + 1.0)) for size in (2, 2 + me)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras' own, which says that a gradient is missing
+        warnings.simplefilter("ignore")  # Keras warns that a gradient is missing
         gradients.append(None if me else door.gradient(np.ones(2)))
         optimizer.apply_gradients(list(zip(gradients, (shared, own, unused), strict=True)))
     found = [np.asarray(one) for one in (shared, own, unused)]
@@ -272,7 +275,7 @@ def test_sparse_gradients():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_loss_scale_is_agreed_upon():
-    """A rank whose gradients overflow makes all ranks skip the step; both orders of wrapping."""
+    """A rank whose gradients overflow makes all ranks skip the step, in both orders of wrapping."""
     from harness import keras_door as door
 
     hvd, keras = door.hvd, door.keras
@@ -301,7 +304,7 @@ def test_loss_scale_is_agreed_upon():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_state_schedules_and_class():
-    """The distributed optimizer goes on where the given one stands, and passes for one of its class."""
+    """The distributed optimizer continues from the given one's state, and is an instance of its class."""
     from harness import keras_door as door
 
     keras, hvd = door.keras, door.hvd

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several optimizers in one program: each is reduced with its like, whatever else each rank has made before."""
+"""Several optimizers in one program: ranks reduce matching optimizers together, whatever else they made before."""
 
 import copy
 import os
@@ -14,14 +14,14 @@ from harness.worlds import on_all_ranks
 
 from horovod.common.exceptions import HorovodWarning
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 STALLS_END = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1"}
-# Two alike, one of another shape, one with other variables.
+# Two players with equal shapes, one with other shapes, and one with fewer variables.
 SHAPES = {"first": [(2,), (3,)], "second": [(2,), (3,)], "third": [(4,), (3,)], "fourth": [(2, 2)]}
 
 
 class Players:
-    """Variables and an optimizer of each player, made in another order on rank 1; rank 0 has made one more before."""
+    """Variables and optimizers of several players. Rank 1 makes them in reverse order; rank 0 makes one more first."""
 
     def __init__(self, **options):
         from harness import keras_door as door
@@ -35,7 +35,7 @@ class Players:
         self.variables = {name: [door.variable(np.zeros(shape)) for shape in SHAPES[name]] for name in order}
 
     def step(self, *names):
-        """The gradients of the n-th player are n + 10 * rank."""
+        """Apply gradients that are n + 10 * rank for the n-th player."""
         from harness import keras_door as door
 
         for name in names:
@@ -63,7 +63,7 @@ def test_each_is_reduced_with_its_like():
     grouped.step("second", "fourth", "first", "third")
     grouped.check()
     if door.BACKEND == "jax":
-        return  # where two passes compile for seconds
+        return  # because compiling two passes takes seconds with JAX
     summed = Players(backward_passes_per_step=2, average_aggregated_gradients=True)
     for _ in range(2):
         summed.step("second", "first", "third", "fourth")
@@ -95,7 +95,7 @@ def test_process_sets_that_overlap():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_an_optimizer_that_one_rank_leaves_out():
-    """Its next optimizer has variables of other sizes, and is taken for this one."""
+    """Rank 1's next optimizer has variables of other sizes, and is matched with the one that it left out."""
     from harness import keras_door as door
 
     players, hvd = Players(), door.hvd
@@ -111,7 +111,7 @@ def test_an_optimizer_that_one_rank_leaves_out():
 @on_all_ranks(*ON_TENSORFLOW, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_names_that_tell_optimizers_alike_apart():
-    """Ranks that use them in different orders mix no gradients: they wait, until the stall check ends the job."""
+    """Ranks that use them in different orders do not mix gradients: they wait until the stall check ends the job."""
     from harness import keras_door as door
 
     hvd, me = door.hvd, door.hvd.rank()
@@ -149,7 +149,7 @@ def test_a_new_world():
     players.step("second", "first", "third", "fourth")
     hvd.shutdown()
     hvd.init()
-    if hvd.rank() == 1:  # as a worker that is new in an elastic job, with other optimizers made and used before
+    if hvd.rank() == 1:  # rank 1 plays a new worker of an elastic job, with optimizers that were made and used before
         before, players = players, Players()
         for name, variables in before.variables.items():
             for new, old in zip(players.variables[name], variables, strict=True):
@@ -182,12 +182,12 @@ def test_sparse_gradients_of_two_optimizers():
     tables = [door.variable(np.zeros((3, 2)), "embeddings") for _ in range(2)]
     optimizers = [hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0)) for _ in tables]
     if me == 1:
-        optimizers.reverse()  # made in the other order
+        optimizers.reverse()  # rank 1 has made them in the other order
     for _ in range(2):
         for factor, optimizer, table in zip((1.0, 10.0), optimizers, tables, strict=True):
             rows = tf.IndexedSlices(tf.fill([1, 2], factor), tf.constant([me]), tf.constant([3, 2]))
             optimizer.apply_gradients([(rows, table)])
-    for factor, table in zip((1.0, 10.0), tables, strict=True):  # each rank has a row of its own
+    for factor, table in zip((1.0, 10.0), tables, strict=True):  # the two ranks have different rows
         np.testing.assert_allclose(np.asarray(table), np.outer([-factor, -factor, 0], [1, 1]))
 
 
@@ -202,7 +202,7 @@ def test_two_models_trained_in_turn():
     rates = {"one": 0.05, "other": 0.1}
     order = list(rates) if hvd.rank() == 0 else list(reversed(rates))
     if hvd.rank() == 0:
-        door.model()  # so that Keras numbers the layers below otherwise than on the other rank
+        door.model()  # so that Keras numbers the layers below differently on the other rank
     networks = {name: door.model(seed=len(name)) for name in order}
     optimizers = {name: hvd.DistributedOptimizer(sgd(rates[name])) for name in order}
     for name in rates:
@@ -232,7 +232,7 @@ def test_copies_are_plain_optimizers_and_say_so():
         again = door.hvd.DistributedOptimizer(copied)
         variable = door.variable(np.zeros(2))
         again.apply_gradients([(door.gradient(np.full(2, 1.0 + 2 * door.hvd.rank())), variable)])
-        np.testing.assert_allclose(np.asarray(variable), -1.0, err_msg=name)  # half the mean
+        np.testing.assert_allclose(np.asarray(variable), -1.0, err_msg=name)  # half of the mean
 
 
 @pytest.mark.skipif(not KERAS_2, reason="optimizers of Keras 3 can be copied")
@@ -250,4 +250,4 @@ def test_copies_are_refused_with_the_remedy():
         again = door.hvd.DistributedOptimizer(make.from_config(distributed.get_config()))
         variable = door.variable(np.zeros(2))
         again.apply_gradients([(door.gradient(np.full(2, 1.0 + 2 * door.hvd.rank())), variable)])
-        np.testing.assert_allclose(np.asarray(variable), -1.0)  # half the mean
+        np.testing.assert_allclose(np.asarray(variable), -1.0)  # half of the mean

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With several backward passes for a step, update rules count updates, and learning rate schedules count passes."""
+"""With several backward passes per step, update rules count updates, and learning rate schedules count passes."""
 
 import numpy as np
 import pytest
 from harness.keras_worlds import ALL, KERAS_2
 from harness.worlds import on_all_ranks
 
-START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 PASSES, UPDATES = 8, 3
 
 
 def moved(optimizer, passes=1, **mode):
-    """How far one weight has come after each update: the loss is linear in it, so that all gradients are 1."""
+    """Return how far a weight has moved after each update. The loss is linear in it, so all gradients are 1."""
     from harness import keras_door as door
 
     keras = door.keras
@@ -53,8 +53,8 @@ def test_bias_correction_counts_updates():
             moved(distributed(optimizers.Adam(0.01)), PASSES, **mode)[:UPDATES], [0.01, 0.02, 0.03], rtol=1e-3
         )
     if door.BACKEND == "jax":
-        return  # where each of these compiles for seconds, and reads the same counter
-    averages = {"use_ema": True, "ema_momentum": 0.5}  # which replace the weights at the end of the training
+        return  # because each of these takes seconds to compile with JAX, and reads that counter too
+    averages = {"use_ema": True, "ema_momentum": 0.5}  # averages replace the weights at the end of the training
     for name, options, mode in (("Nadam", {}, {"run_eagerly": True}), ("AdamW", averages, {})):
         make = getattr(optimizers, name)
         together = moved(distributed(make(0.01, **options)), PASSES, **mode)
@@ -68,12 +68,12 @@ def test_schedules_and_saved_counters_count_passes():
     from harness import keras_door as door
 
     keras = door.keras
-    schedule = keras.optimizers.schedules.PolynomialDecay(0.01, 100, 0.02)  # 0.0001 more with each pass
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.01, 100, 0.02)  # the rate grows by 0.0001 with each pass
     optimizer = distributed(keras.optimizers.Adam(schedule))
     expected = np.cumsum([0.01 + 0.0001 * passes for passes in (7, 15, 23)])
     np.testing.assert_allclose(moved(optimizer, PASSES)[:UPDATES], expected, rtol=1e-3)
 
-    # A checkpoint of any age holds the number of passes: the next update is that of one process after as many updates.
+    # A checkpoint holds the number of passes, so the next update is that of one process after that many updates.
     alone, together = keras.optimizers.Adam(0.01), distributed(keras.optimizers.Adam(0.01))
     alone.iterations.assign(UPDATES)
     together.iterations.assign(UPDATES * PASSES)
@@ -101,10 +101,10 @@ def test_legacy_optimizers():
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_gradients_that_are_none_in_some_passes():
-    """A sum is applied in its own round, whichever pass had the gradient; without one, the variable stays."""
+    """A sum is applied in its round, no matter which pass had the gradient. Without a gradient the variable stays."""
     from harness import keras_door as door
 
-    sgd, mine = door.keras.optimizers.SGD, 2.0 * door.hvd.rank()  # 1 on average
+    sgd, mine = door.keras.optimizers.SGD, 2.0 * door.hvd.rank()  # the average over both ranks is 1
     optimizer = door.hvd.DistributedOptimizer(sgd(1.0, momentum=0.5), backward_passes_per_step=2)
     variables = [door.variable(np.zeros(2), name) for name in ("always", "sometimes")]
 
@@ -114,9 +114,9 @@ def test_gradients_that_are_none_in_some_passes():
         return [float(np.asarray(one)[0]) for one in variables]
 
     assert apply(1, 10) == [0, 0]
-    assert apply(1, None) == [-2, -10]  # the gradient of the first pass
+    assert apply(1, None) == [-2, -10]  # the gradient of the first pass is applied
     assert apply(1, None) == [-2, -10]
-    # JAX traces both branches of a condition, so it makes zeros for what has had a gradient before.
+    # JAX traces both branches of a condition, so a variable that has had a gradient before gets zeros.
     assert apply(1, None) == [-5, -15 if door.BACKEND == "jax" else -10]
     assert apply(0, 1) == [-5, -15 if door.BACKEND == "jax" else -10]
     assert apply(0, 1) == [-6.5, -19.5 if door.BACKEND == "jax" else -17]

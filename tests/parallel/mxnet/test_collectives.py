@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation on every dtype of the contract, against NumPy, bit by bit."""
+"""Every operation on every supported dtype against NumPy, bit for bit."""
 
 import numpy as np
 import pytest
@@ -122,7 +122,7 @@ def test_alltoall():
         given = arrays.inputs((size * 2, 3), dtype, dtype)
         result = hvd.alltoall(array_of(given[me]))
         arrays.check_equal(result.asnumpy(), np.concatenate([one[me * 2 : me * 2 + 2] for one in given]))
-    # Rank r sends i + 1 rows to member i, the same from everyone; one row is left over.
+    # Every rank sends i + 1 rows to member i, and one row is left over.
     starts = np.cumsum([0, *range(1, size + 1)])
     given = arrays.inputs((int(starts[-1]) + 1, 2), "float32", "uneven")
     for splits in (list(range(1, size + 1)), mx.nd.array(range(1, size + 1), dtype="int32")):
@@ -151,7 +151,7 @@ def test_arrays_of_mxnet_numpy():
         assert total.asnumpy().tolist() == np.full((2, 2), sum(range(1, hvd.size() + 1))).tolist()
         scalar = hvd.allreduce(mx.np.array(hvd.rank()), op=hvd.Max)
         assert (scalar.shape, scalar.item()) == ((), hvd.size() - 1)
-        rows = mx.np.ones((hvd.rank(), 2))  # none at rank 0
+        rows = mx.np.ones((hvd.rank(), 2))  # no row on rank 0
         assert hvd.allgather(rows).shape == (sum(range(hvd.size())), 2)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks end: one that is lost is named where results are waited for; one that only does not wait harms nobody."""
+"""Ends of ranks: waits for results name a lost rank, and a rank that ends without waiting harms no other rank."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ if hvd.rank() == 0:  # the other is at its end by now, with everything still in 
 
 
 def launch(source, folder):
-    """Run a program on two ranks; its exit status, and what it wrote to its file."""
+    """Run a program on two ranks. Return its exit status, and what it wrote to its file."""
     program, answer = folder / "program.py", folder / "answer"
     program.write_text(source, encoding="utf-8")
     done = horovodrun("-np", "2", sys.executable, str(program), str(answer), limit_s=120)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name and signature of Horovod's MXNet modules is there (data/mxnet_api.json); more parameters may follow."""
+"""Every name and signature of Horovod's MXNet modules exists (data/mxnet_api.json); more parameters may follow."""
 
 import importlib
 import inspect
@@ -34,7 +34,7 @@ def check_signature(function, wanted):
 
 
 def shown(parameter):
-    """A parameter as the contract writes it."""
+    """Return a parameter as the contract writes it."""
     names = {"NoneCompressor": "Compression.none", "ProcessSet": "global_process_set"}
     if parameter.default is parameter.empty:
         return f"*{parameter.name}" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that are dropped, overwritten or given other memory while MXNet's queue still has an operation on them.
+"""Arrays that are dropped, overwritten or given other memory while an operation on them is in MXNet's queue.
 
-Rank 0 queues an operation and loses its arrays. Only then does rank 1 take part.
+Rank 0 queues an operation and loses its arrays. Rank 1 calls only after that.
 """
 
 import gc
@@ -14,7 +14,7 @@ from harness.mxnet_arrays import array_of, mx, on_mxnet_ranks
 import horovod.mxnet as hvd
 import horovod.numpy as hvd_numpy
 
-LARGE = 100_000  # elements
+LARGE = 100_000  # number of elements
 
 
 def overwrite(arrays):
@@ -28,7 +28,7 @@ def add_in_place(arrays):
 
 
 def drop(arrays):
-    """Free the arrays, and fill memory of the same size with other numbers."""
+    """Free the arrays, and fill memory of their size with other numbers."""
     arrays.clear()
     gc.collect()
     others = [mx.nd.full((LARGE,), -1) for _ in range(20)]

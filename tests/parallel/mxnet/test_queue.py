@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations wait in MXNet's queue, not in the caller; what depends on them waits for them; failures come out there."""
+"""Operations wait in MXNet's queue, not in the caller; dependent operations wait for them and raise their errors."""
 
 import gc
 from concurrent import futures
@@ -16,7 +16,7 @@ TWO_AND_FOUR = ("shm2", "shm4")
 
 @on_mxnet_ranks(*TWO_AND_FOUR)
 def test_a_call_does_not_wait_for_the_other_ranks():
-    """Rank 0 starts before, all others after a barrier: a call that blocked would never let rank 0 get there."""
+    """Rank 0 calls before a barrier, the other ranks after it: a blocking call would never reach the barrier."""
     if hvd.rank() == 0:
         total = hvd.allreduce(mx.nd.ones(5), op=hvd.Sum, name="early")
         doubled = total * 2
@@ -37,14 +37,14 @@ def test_ranks_may_start_in_different_orders():
 
 @on_mxnet_ranks(*TWO_AND_FOUR)
 def test_unnamed_ones_match_by_the_order_of_calls():
-    """Whatever the order in which MXNet then starts them."""
+    """Unnamed operations match in any order in which MXNet starts them."""
     results = [hvd.allreduce(mx.nd.ones(3) * index, op=hvd.Sum, priority=index % 7) for index in range(40)]
     assert [result.asnumpy()[0] for result in results] == [index * hvd.size() for index in range(40)]
 
 
 @on_mxnet_ranks(*TWO_AND_FOUR)
 def test_inputs_are_computed_first_and_results_are_used_after():
-    """A chain through MXNet's own operations, all queued before the first is done; intermediate arrays are dropped."""
+    """Queue a chain of MXNet's operations and ours before the first has finished, and drop intermediate arrays."""
     value = mx.nd.ones((64, 64)) / 64
     for _ in range(30):
         value = hvd.allreduce(mx.nd.dot(value, value) * (hvd.rank() + 1), op=hvd.Sum)
@@ -55,7 +55,7 @@ def test_inputs_are_computed_first_and_results_are_used_after():
 
 @on_mxnet_ranks(*TWO_AND_FOUR)
 def test_one_that_is_held_up_holds_up_no_other():
-    """On rank 1 the first needs the result of the last, so on rank 0 the last must go on while the first waits."""
+    """On rank 1 the first operation needs the result of the last, so on rank 0 the last must not wait for the first."""
     one = mx.nd.ones(3)
     if hvd.rank() == 1:
         middle = hvd.allreduce(one, op=hvd.Sum, name="middle")
@@ -80,7 +80,7 @@ def test_views_are_reduced_where_they_lie():
 
 @on_mxnet_ranks("shm2")
 def test_results_of_convolutions():
-    """They may lie in a layout of their own."""
+    """Results of convolutions may have a memory layout of MXNet's choice."""
     images = arange(2, 16, 8, 8) / 100
     weight = arange(16, 16, 3, 3) / 1000
     convolved = mx.nd.Convolution(images, weight, kernel=(3, 3), num_filter=16, no_bias=True)
@@ -101,7 +101,7 @@ def test_a_mismatch_is_raised_where_the_result_is_used_and_harms_nothing_else():
     assert it.value.operation == "allreduce.shapes"
     assert good.asnumpy().tolist() == [hvd.size()] * 3
     assert hvd.allreduce(mx.nd.ones(2), op=hvd.Sum, name="shapes").asnumpy().tolist() == [hvd.size()] * 2
-    # What nobody has used is still reported by waitall; after that all is well again.
+    # waitall reports an error even if no operation has used the result; after that no error is left.
     hvd.broadcast(mx.nd.ones(2), root_rank=hvd.rank(), name="roots")
     with pytest.raises(hvd.HorovodMismatchError, match="root ranks"):
         mx.nd.waitall()
@@ -121,8 +121,9 @@ def test_allgather_and_alltoall_raise_a_mismatch_in_the_call():
             operation(other_dtype, name="dtypes")
     with pytest.raises(hvd.HorovodMismatchError, match="different lengths"):
         hvd.grouped_allgather([mx.nd.ones(2)] * (1 + me), name="lengths")
-    mx.nd.waitall()  # nothing is left to report
-    uneven = mx.nd.ones((size, 1 + me)) if me == 0 else mx.nd.ones((size, 1, 1))  # another number of dimensions
+    mx.nd.waitall()  # no error is left to report
+    # The number of dimensions differs between ranks.
+    uneven = mx.nd.ones((size, 1 + me)) if me == 0 else mx.nd.ones((size, 1, 1))
     with pytest.raises(RuntimeError, match="Mismatched"):
         hvd.alltoall(uneven, splits=[1] * size, name="dimensions")
     rows = hvd.allgather(mx.nd.ones((1 + me, 2)), name="shapes")
@@ -137,7 +138,7 @@ def test_a_name_in_flight_is_refused():
         return
     results = [hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, name="twice") for _ in range(2)]
     with futures.ThreadPoolExecutor(2) as threads:
-        waits = [threads.submit(result.asscalar) for result in results]  # which one comes second is MXNet's choice
+        waits = [threads.submit(result.asscalar) for result in results]  # MXNet chooses which one comes second
         (refused,), (other,) = futures.wait(waits, return_when=futures.FIRST_COMPLETED)
         hvd_numpy.barrier()
         assert other.result() == 2
@@ -176,7 +177,7 @@ def test_what_can_be_refused_at_once_is():
 
 @on_mxnet_ranks("shm2")
 def test_leaving_and_coming_back():
-    """What is queued still runs when a rank leaves; what comes after says so; a new world works."""
+    """A queued operation still runs during shutdown; later calls raise an error; a new world works."""
     if hvd.rank() == 0:
         hvd.allreduce(mx.nd.ones(2), name="last words")
     else:

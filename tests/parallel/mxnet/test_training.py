@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters reach all ranks, and K workers on K shards learn what one learns on the whole batch."""
+"""Broadcasts of parameters reach all ranks, and K workers on K shards learn what one learns on the whole batch."""
 
 import copy
 import pickle
@@ -13,7 +13,7 @@ import horovod.mxnet as hvd
 from horovod.common.compression_methods import Int8
 
 TWO_AND_FOUR = ("shm2", "shm4")
-ROWS = 8  # of each rank
+ROWS = 8  # rows of each rank
 STEPS = 4
 
 
@@ -28,7 +28,7 @@ def make_net(seed):
 
 
 def batches():
-    """The whole batch of each step, the same on all ranks."""
+    """Yield the whole batch of each step, which is equal on all ranks."""
     random = np.random.default_rng(11)
     rows = ROWS * hvd.size()
     for _ in range(STEPS):
@@ -91,7 +91,7 @@ def test_trainer_equals_one_worker_on_the_whole_batch(case):
 
 
 def _by_place(net):
-    """Parameters under names that do not count how many nets a process has made."""
+    """Return parameters under names that do not depend on how many nets the process has made."""
     return {str(index): parameter for index, parameter in enumerate(net.collect_params().values())}
 
 
@@ -169,7 +169,7 @@ def test_parameters_without_a_shape_follow_with_the_first_batch():
     everyone = hvd.allgather_object(weights(net))
     for other in everyone:
         np.testing.assert_array_equal(other, everyone[root])
-    # Only once: making them anew is this rank's own affair.
+    # The broadcast happens once: initialising the parameters again concerns this rank only.
     net.initialize(mx.init.Constant(hvd.rank()), force_reinit=True)
     net(mx.nd.ones((1, 3)))
     assert net[1].weight.data().asnumpy()[0, 0] == hvd.rank()
@@ -195,7 +195,7 @@ def test_what_cannot_be_broadcast_is_refused():
 
 @on_mxnet_ranks("shm4")
 def test_trainers_of_process_sets():
-    """Each half trains for itself; who is no member trains alone."""
+    """The members train together; each rank that is not a member trains alone."""
     with process_sets([0, 1]) as (first,):
         weight = mx.gluon.Parameter("weight", shape=(2,), init="zeros")
         weight.initialize()
@@ -226,7 +226,7 @@ def _backward(parameters, factor):
 @on_mxnet_ranks("shm2")
 @pytest.mark.parametrize(("num_groups", "passes"), [(0, 1), (2, 1), (0, 2)])
 def test_two_trainers_at_once(num_groups, passes):
-    """Also with models of other shapes, and with gradients that add up over several backward passes."""
+    """The models also have other shapes, and gradients may add up over several backward passes."""
     kind = {"grad_req": "write" if passes == 1 else "add"}
     models = [
         (_weights(1.0, **kind), 1.0, 1.0),
@@ -234,7 +234,7 @@ def test_two_trainers_at_once(num_groups, passes):
         (_weights(3.0, count=2, **kind), 100.0, 3.0),
         (_weights(4.0, shape=(2, 5), **kind), 1000.0, 4.0),
     ]
-    order = models if hvd.rank() == 0 else models[::-1]  # in which trainers are made does not matter
+    order = models if hvd.rank() == 0 else models[::-1]  # the order in which trainers are made does not matter
     trainers = {id(one): hvd.DistributedTrainer(one, "sgd", SGD_1, num_groups=num_groups) for one, _, _ in order}
     steps = 10
     for _ in range(steps):
@@ -270,10 +270,10 @@ def test_two_trainers_of_process_sets_and_in_a_new_world():
     trainers = train(hvd.global_process_set)
     hvd.shutdown()
     hvd.init()
-    train(hvd.global_process_set, trainers if hvd.rank() == 0 else None)  # new ones on rank 1
+    train(hvd.global_process_set, trainers if hvd.rank() == 0 else None)  # rank 1 gets new trainers
     for parameters, factor, begin in zip(models, factors, (1.0, 2.0), strict=True):
         for index, parameter in enumerate(parameters):
-            steps = 2 + hvd.rank() % 2 + 2 * 2.5  # the means of a process set, and twice of all ranks
+            steps = 2 + hvd.rank() % 2 + 2 * 2.5  # the mean of a process set, and twice the mean of all ranks
             np.testing.assert_allclose(parameter.data().asnumpy(), np.full(4, begin - steps * factor * (index + 1)))
 
 
@@ -315,7 +315,7 @@ def test_ranks_whose_trainers_differ():
     _backward(parameters, 1.0)
     trainer.step(1)
     np.testing.assert_allclose(parameters[1].data().asnumpy(), np.full(4, -1.0))
-    # Other networks, and equal ones whose values differ, in another order on one rank.
+    # Networks with different names, and equal ones whose values differ, in another order on rank 1.
     for models in ((_weights(1.0, name="x"), _weights(2.0, name="y")), (_weights(1.0), _weights(2.0))):
         pair = [hvd.DistributedTrainer(one, "sgd", SGD_1) for one in models]
         for one in models:

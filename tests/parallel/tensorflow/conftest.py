@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""These tests need TensorFlow, which has environments of its own: `make test-tensorflow`. Elsewhere nothing is here."""
+"""Collect these tests only where TensorFlow is installed; `make test-tensorflow` makes such an environment."""
 
 import importlib.util
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.data's service with real dispatchers and workers: a compute job and trainers find each other through a file."""
+"""tf.data's service with real dispatchers and workers: a compute job and its trainers connect through a file."""
 
 import sys
 
@@ -47,7 +47,8 @@ def test_trainers_share_an_epoch(side, workers, tmp_path):
     with Process([*worker, str(config)], env) as compute:
         done = run([*launched(2), str(program), str(config)], env, limit_s=150)
         assert done.returncode == 0, done.stdout + done.stderr + compute.account()
-        assert wait_for_all([compute], limit_s=30) == [0], compute.printed()  # it ends with the trainers
+        # The compute job ends when the trainers end.
+        assert wait_for_all([compute], limit_s=30) == [0], compute.printed()
         assert not config.exists()
 
 

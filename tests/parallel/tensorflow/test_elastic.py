@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic states of variables: saved, restored and handed to all, in eager mode and in sessions; and the loop."""
+"""Elastic states of variables in eager mode and in sessions: save, restore and sync; and the elastic loop."""
 
 import json
 import signal
@@ -69,7 +69,7 @@ def test_a_keras_model_and_its_optimizer():
         hvd.elastic.TensorFlowKerasState(model)
     model.build((None, 3))
     optimizer = tf.keras.optimizers.Adam(0.1)
-    if hvd.rank() == 0:  # has trained already; the other has just come
+    if hvd.rank() == 0:  # rank 0 has trained before, and the other rank is a new worker
         optimizer.build(model.trainable_variables)
         optimizer.iterations.assign(7)
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=hvd.rank())
@@ -110,7 +110,8 @@ def test_the_loop_goes_on_after_an_error_of_ours_alone():
 
     with pytest.raises(tf.errors.UnknownError, match="fire"):
         train(state)
-    assert (state.step, float(weight)) == (2, 2.0 * hvd.size())  # lost and done again, by a graph traced before
+    # The lost steps were repeated by a graph that was traced before.
+    assert (state.step, float(weight)) == (2, 2.0 * hvd.size())
     state.restore()
     assert train(state) == 3.0 * hvd.size()
 

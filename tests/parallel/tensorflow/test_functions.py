@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables and objects from one rank to all, in eager mode and in sessions."""
+"""Broadcasts of variables and objects to all ranks, in eager mode and in sessions."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of tf.compat.v1 in sessions, the hook that starts all ranks alike, and the way to Keras' optimizers."""
+"""Optimizers of tf.compat.v1 in sessions, the hook that broadcasts variables, and wrapping of Keras' optimizers."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.timeout(LIMIT)
 
 
 def _train(tf, make_optimizer, batches, steps_per_batch=1, **session):
-    """Variables after training in a session, and what global_step says."""
+    """Return the variables after training in a session, and the value of global_step."""
     from harness.tensorflow_training import loss_of, make_variables
 
     with tf.Graph().as_default():
@@ -94,7 +94,7 @@ def test_adasum_combines_steps():
     for passes in (1, 2):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             variable = tf.compat.v1.get_variable(f"v{passes}", initializer=tf.zeros([2]))
-            direction = tf.constant([[1.0, 0.0], [0.0, 2.0]][me])  # at right angles, so Adasum adds them
+            direction = tf.constant([[1.0, 0.0], [0.0, 2.0]][me])  # orthogonal gradients, so Adasum adds them
             inner = tf.compat.v1.train.GradientDescentOptimizer(0.5)
             optimizer = hvd.DistributedOptimizer(inner, op=hvd.Adasum, backward_passes_per_step=passes)
             train = optimizer.minimize(tf.reduce_sum(variable * direction))
@@ -108,7 +108,7 @@ def test_adasum_combines_steps():
     parallel = tf.Variable(tf.zeros([2]))
     optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum)
     optimizer.minimize(lambda: tf.reduce_sum(parallel), var_list=[parallel])
-    np.testing.assert_allclose(parallel, [-1.0, -1.0])  # one direction, so Adasum averages
+    np.testing.assert_allclose(parallel, [-1.0, -1.0])  # parallel gradients, so Adasum averages them
 
 
 @on_tensorflow_ranks("shm2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All Python code of docs/tensorflow.md runs as it is; in live ranks, for TensorFlow takes long to import."""
+"""All Python code of docs/tensorflow.md, unchanged, in live ranks because TensorFlow takes long to import."""
 
 import re
 from pathlib import Path

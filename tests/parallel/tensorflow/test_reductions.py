@@ -26,7 +26,7 @@ def test_operations_and_factors():
         np.testing.assert_allclose(hvd.allreduce(mine, average=False), [(ranks + 1).sum()] * 3)
     with pytest.raises(ValueError, match="not both"):
         hvd.allreduce(mine, average=True, op=hvd.Sum)
-    # What becomes a tensor will do as well.
+    # Values that TensorFlow can convert to tensors are accepted too.
     np.testing.assert_allclose(hvd.allreduce(np.ones(2), op=hvd.Sum), [hvd.size()] * 2)
     np.testing.assert_allclose(hvd.allreduce(tf.Variable([2.0]), op=hvd.Sum), [2.0 * hvd.size()])
 
@@ -36,7 +36,7 @@ def test_operations_and_factors():
 )
 @on_tensorflow_ranks("shm2")
 def test_the_average_of_integers_is_exact():
-    """Eagerly, in a graph, and in a program of XLA."""
+    """Reduce eagerly, in a graph, and in a function that XLA compiles."""
     from harness.tensorflow_training import door, modes
 
     tf, hvd = door()
@@ -128,7 +128,7 @@ def test_slices_are_gathered():
     mixed = tf.function(lambda: hvd.grouped_allreduce([tf.ones(2), slices(), tf.ones([]), other], op=hvd.Sum))()
     assert [isinstance(each, tf.IndexedSlices) for each in mixed] == [False, True, False, True]
     np.testing.assert_allclose(tf.convert_to_tensor(mixed[1]), expected)
-    assert tf.convert_to_tensor(mixed[3]).shape == (4, 3)  # each with a shape of its own
+    assert tf.convert_to_tensor(mixed[3]).shape == (4, 3)  # each result has its own shape
     np.testing.assert_allclose(mixed[0], [size] * 2)
     for refused in ({"op": hvd.Max}, {"op": hvd.Sum, "prescale_factor": 2.0}, {"op": hvd.Adasum}):
         with pytest.raises(NotImplementedError, match="IndexedSlices"):
@@ -172,7 +172,7 @@ def test_process_sets():
         with tf.GradientTape() as tape:
             loss = variable * hvd.rank()
         tape = hvd.DistributedGradientTape(tape, process_set=even)
-        expected = 1.0 if mine is even else float(hvd.rank())  # who is no member keeps what is its own
+        expected = 1.0 if mine is even else float(hvd.rank())  # a rank that is not a member keeps its own gradient
         np.testing.assert_allclose(tape.gradient(loss, variable), expected)
         hvd.broadcast_variables([variable], root_rank=mine.ranks[1], process_set=mine)
         assert float(variable) == mine.ranks[1]

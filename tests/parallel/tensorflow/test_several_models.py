@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tapes or optimizers in one program, whose variables share names; ranks that do not mean the same gradients."""
+"""Two tapes or optimizers in one program whose variables share names, and ranks whose gradients do not match."""
 
 import copy
 import pickle
@@ -13,12 +13,12 @@ pytestmark = pytest.mark.timeout(LIMIT)
 
 
 def networks(tf, shapes, names=("weight", "weight")):
-    """Two variables, as the models of a GAN have them."""
+    """Return two variables, such as the weights of a GAN's two models."""
     return [tf.Variable(np.ones(shape), name=name) for shape, name in zip(shapes, names, strict=True)]
 
 
 def gan_step(tf, wrap, first, second, x, persistent):
-    """Gradients of two losses that both depend on both variables, in turn or by one persistent tape."""
+    """Return the gradients of two losses of both variables, by nested tapes or by one persistent tape."""
 
     def losses():
         generated = tf.tanh(tf.reduce_sum(x) * tf.reduce_sum(first))
@@ -67,7 +67,7 @@ def test_three_tapes_in_two_worlds():
     tables = [tf.Variable(np.zeros((3, 2)), name="weight") for _ in range(3)]
 
     def gradients():
-        """Return those of the tables: of the first two, slices of one row for each rank."""
+        """Return the tables' gradients. Those of the first two are slices of one row per rank."""
         found = []
         for number, table in enumerate(tables):
             with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
@@ -140,7 +140,7 @@ def test_two_optimizers_in_a_session(options):
                         session.run(fetch, {x: value})
                 return session.run([first, second])
 
-    # Both gradients are linear in x or x squared, so a step takes the mean over ranks and the sum over passes of these.
+    # One gradient is linear in x, the other in x squared: a step takes their mean over ranks and sum over passes.
     inputs = np.array([[0.2, 0.3, 0.1, 0.5], [0.4, 0.1, 0.6, 0.3]])
     x, square = (values.mean(0).reshape(-1, passes).sum(1) for values in (inputs, inputs**2))
     for together, shape in ((False, (3,)), (True, (3,)), (True, (2, 1))):
@@ -173,11 +173,11 @@ def test_another_order_of_models():
     for shapes in (((3,), (3,)), ((3,), (2, 1))):
         first, second = networks(tf, shapes, ("generator/weight", "discriminator/weight"))
         for found, factor in zip(tf.function(lambda one=first, two=second: step(one, two))(), (1, 10), strict=True):
-            np.testing.assert_allclose(found, np.full(found.shape, 1.5 * factor))  # found by name
+            np.testing.assert_allclose(found, np.full(found.shape, 1.5 * factor))  # matched by name
         named = r"gradients of 1 variable, generator/weight.* on rank 0 but .*discriminator/weight"
         with pytest.raises(tf.errors.FailedPreconditionError, match=named):
             step(first, second)
-    # Layers that Keras has numbered otherwise, because a rank has made a model more, are the same variables.
+    # Keras numbers layers differently on a rank that has made one more model, but these are matching variables.
     [variable] = networks(tf, [(3,)], [f"sequential_{hvd.rank()}/dense_{hvd.rank() + 4}/kernel"])
     with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
         loss = tf.reduce_sum(variable) * float(hvd.rank() + 1)
@@ -198,7 +198,7 @@ def test_one_model_skipped_on_one_rank():
 
     with pytest.raises(tf.errors.FailedPreconditionError, match="gradients of 2 variables, encoder/weight to decoder"):
         gradient(first, second) if hvd.rank() == 0 else gradient(second)
-    np.testing.assert_allclose(gradient(second)[0], np.ones((2, 1)))  # and the next one works
+    np.testing.assert_allclose(gradient(second)[0], np.ones((2, 1)))  # the next call works
 
 
 @on_tensorflow_ranks("shm2")
@@ -235,7 +235,7 @@ def test_none_on_one_rank():
         for options, text in cases:
             with pytest.raises(tf.errors.FailedPreconditionError, match=text):
                 run(**options)
-        # With the remedy, and where a gradient is None on every rank.
+        # The remedy works, and so do gradients that are None on every rank.
         np.testing.assert_allclose(run(unconnected=tf.UnconnectedGradients.ZERO)[1], [0.5, 0.5])
         found, nothing = run(uses_bias=False)
         np.testing.assert_allclose(found, np.ones(3))

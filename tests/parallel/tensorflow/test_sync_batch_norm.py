@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SyncBatchNormalization: each rank's part of a batch is normalised as the whole batch is by one process."""
+"""SyncBatchNormalization normalises each rank's part of a batch as one process normalises the whole batch."""
 
 import json
 
@@ -22,7 +22,7 @@ def test_it_is_the_whole_batch():
     random = np.random.default_rng(2)
     for shape, options in (((8, 3), {}), ((8, 2, 2, 3), {"scale": False}), ((8, 3, 2), {"axis": 1, "center": False})):
         x, up = (random.normal(size=shape).astype(np.float32) * 3 + 1 for _ in range(2))
-        plain = {} if hasattr(tf.keras, "ops") else {"fused": False}  # fused, Keras 2 counts one row less
+        plain = {} if hasattr(tf.keras, "ops") else {"fused": False}  # with fused=True, Keras 2 counts one row less
         whole, part = tf.keras.layers.BatchNormalization(**plain, **options), hvd.SyncBatchNormalization(**options)
         results = []
         for layer, inputs, weight in (
@@ -76,7 +76,7 @@ def test_training_with_it_equals_one_worker():
 
 
 def run_layer(tf, layer, x, up, mode, **call):
-    """Outputs, and the gradients of sum(outputs * up) for the inputs and the layer's weights."""
+    """Return the outputs, and the gradients of sum(outputs * up) for the inputs and the layer's weights."""
 
     def run(x, up):
         with tf.GradientTape() as tape:
@@ -92,13 +92,13 @@ def run_layer(tf, layer, x, up, mode, **call):
 
 
 def single_process(tf, **options):
-    """Keras' own layer. Fused, Keras 2 counts one row less."""
+    """Return Keras' own layer. fused=False, because the fused layer of Keras 2 counts one row less."""
     plain = {} if hasattr(tf.keras, "ops") else {"fused": False}
     return tf.keras.layers.BatchNormalization(**plain, **options)
 
 
 def check_layer(tf, hvd, rows, shape, mode, mask=None, offset=1.0, tolerance=1e-4, **options):
-    """Each rank's rows through our layer, all rows through Keras' own: outputs, gradients and moving statistics."""
+    """Compare our layer on each rank's rows with Keras' layer on all rows: outputs, gradients, moving statistics."""
     random = np.random.default_rng(2)
     kind = np.float64 if options.get("dtype") == "float64" else np.float32
     x = (random.normal(size=(sum(rows), *shape)) * 3 + offset).astype(kind)
@@ -111,7 +111,8 @@ def check_layer(tf, hvd, rows, shape, mode, mask=None, offset=1.0, tolerance=1e-
     close = {"rtol": tolerance, "atol": tolerance}
     np.testing.assert_allclose(my_y, y[mine], **close)
     np.testing.assert_allclose(my_dx, dx[mine], **close)
-    for gradient, expected in zip(my_dw, dw, strict=True):  # of this rank's rows: an optimizer sums them
+    # These are gradients of this rank's rows; an optimizer would sum them.
+    for gradient, expected in zip(my_dw, dw, strict=True):
         total = hvd.allreduce(tf.constant(gradient), op=hvd.Sum)
         np.testing.assert_allclose(total, expected, rtol=tolerance, atol=10 * tolerance)
     for name in ("moving_mean", "moving_variance"):
@@ -157,8 +158,8 @@ def test_one_allreduce_carries_the_number_of_samples():
     counts.append(collectives())
     tape.gradient(loss, values)
     counts.append(collectives())
-    assert np.diff(counts).tolist() == [1, 1]  # forward and backward
-    np.testing.assert_allclose(layer.moving_mean, [-0.42], rtol=1e-5)  # the mean of the means would be -0.321
+    assert np.diff(counts).tolist() == [1, 1]  # one collective forward and one backward
+    np.testing.assert_allclose(layer.moving_mean, [-0.42], rtol=1e-5)  # the mean of the ranks' means would be -0.321
 
 
 @pytest.mark.checked_numbers(
@@ -267,10 +268,11 @@ def test_options():
     assert half(rows, training=True).dtype == tf.float16
     union = np.concatenate([np.arange(10), np.arange(20)]) * 100
     np.testing.assert_allclose(half.moving_mean, [union.mean()], rtol=1e-3)
-    np.testing.assert_allclose(half.moving_variance, [union.var()], rtol=1e-3)  # beyond what float16 can hold
+    np.testing.assert_allclose(half.moving_variance, [union.var()], rtol=1e-3)  # larger than float16 can represent
     frozen = hvd.SyncBatchNormalization()
     frozen.trainable = False
-    np.testing.assert_allclose(frozen(rows, training=True), rows, rtol=1e-2)  # as Keras: the moving statistics
+    # A frozen layer uses the moving statistics, as in Keras.
+    np.testing.assert_allclose(frozen(rows, training=True), rows, rtol=1e-2)
     masked = hvd.SyncBatchNormalization(momentum=0.0)
     x = tf.constant([[[1.0], [100.0 * (hvd.rank() + 1)]], [[3.0], [7.0]]])
     masked(x, training=True, mask=tf.constant([[True, False], [True, False]]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distributed tape: K workers do what one does with all of the data, with every option."""
+"""The distributed tape: K workers get the weights of one worker on all of the data, with every option."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ def test_k_workers_equal_one():
     batches = list(zip(*data(), strict=True))
     mine = [tuple(share(part, hvd.rank(), hvd.size()) for part in batch) for batch in batches]
     alone = train(tf, lambda tape: tape, batches)
-    assert not np.allclose(train(tf, lambda tape: tape, mine)[0], alone[0])  # without Horovod it is not the same
-    if hvd.size() > 2:  # what the options do shows on two ranks
+    assert not np.allclose(train(tf, lambda tape: tape, mine)[0], alone[0])  # without Horovod the result differs
+    if hvd.size() > 2:  # two ranks are enough to test the options
         check_close(train(tf, hvd.DistributedGradientTape, mine, mode="function"), alone)
         return None
     for mode in modes():
@@ -47,7 +47,7 @@ def test_structures_nothing_and_names():
 
     with MyTape(persistent=True) as inner:
         loss = a * float(me + 1)
-    tape = hvd.DistributedGradientTape(inner)  # after the recording
+    tape = hvd.DistributedGradientTape(inner)  # wrapped after the recording
     assert isinstance(tape, MyTape)
     assert type(tape).__name__ == "MyTape"
     found = tape.gradient(loss, {"a": a, "b": [b]})

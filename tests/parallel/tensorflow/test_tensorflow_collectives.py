@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective on every dtype against NumPy: eagerly, in tf.function, in a v1 graph; all of them in one program."""
+"""Every collective on every dtype against NumPy in eager mode, tf.function and v1 graphs, in one program each."""
 
 import pytest
 from harness.arrays import DTYPES, OPS, inputs, mine, reduced
@@ -54,7 +54,8 @@ def test_movements(mode):
 
     me, size = hvd.rank(), hvd.size()
     arrays = {dtype: inputs((2 * size, 3), dtype, "move") for dtype in DTYPES}
-    own = {dtype: mine(values)[: me + 1] for dtype, values in arrays.items()}  # rows differ
+    # The number of rows differs between ranks.
+    own = {dtype: mine(values)[: me + 1] for dtype, values in arrays.items()}
 
     def move_all(values):
         whole, rows = values
@@ -167,7 +168,7 @@ def test_join_and_questions(mode):
     expected = {"size": size, "set": 1, "included": me == 0, "rank": me, "local_rank": me, "local_size": size}
     assert {name: int(value) for name, value in answers.items()} == expected
     assert all(value.dtype == np.int32 for value in answers.values())
-    if me:  # rank 0 joins at once, and gives zeros
+    if me:  # rank 0 joins at once and contributes zeros
         summed = run(mode, lambda values: hvd._allreduce(values[0], name="joined"), (np.ones(2),))
         np.testing.assert_array_equal(summed, [size - 1.0] * 2)
     return int(run(mode, hvd.join)) in range(size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed gradients on TensorFlow: values of one process, residuals, NaN, checkpoints, elastic commits, refusals."""
+"""Compressed gradients in TensorFlow: simulated values, residuals, NaN, checkpoints, elastic commits, refused calls."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_values_are_those_of_one_process(kind, mode):
 @pytest.mark.parametrize("kind", METHODS)
 @on_tensorflow_ranks("shm4")
 def test_only_what_leaves_a_host_is_compressed(kind):
-    """Four ranks that are told of two hosts. The residuals of int8 are those of a host's sum, PowerSGD's a rank's."""
+    """Four ranks act as if on two hosts. int8 keeps residuals of a host's sum, PowerSGD those of each rank."""
     from unittest import mock
 
     from harness.tensorflow_training import door
@@ -60,7 +60,7 @@ def _check_host_scope(tf, hvd, kind, hosts):
 @pytest.mark.parametrize("kind", METHODS)
 @on_tensorflow_ranks("shm2")
 def test_what_elastic_jobs_trace_serves_other_hosts(kind):
-    """One traced function works for ranks on one host, whose exchange is dense, and for ranks on two."""
+    """One traced function works for ranks on one host, whose exchange is dense, and for ranks on two hosts."""
     from unittest import mock
 
     from harness.tensorflow_training import door
@@ -122,7 +122,7 @@ def test_a_bad_value_on_one_rank_spoils_the_step_everywhere_and_no_residual(kind
 @pytest.mark.parametrize("kind", METHODS)
 @on_tensorflow_ranks("shm2")
 def test_optimizers_save_what_they_keep(kind):
-    """A second optimizer goes on from a checkpoint with the bits of the first, and so does one after a rollback."""
+    """A second optimizer continues from a checkpoint, or after a rollback, with the bits of the first."""
     import os
     import tempfile
 
@@ -255,7 +255,7 @@ def test_what_is_refused():
         tf.function(lambda: [reduced(square), reduced(square)])()
     with pytest.raises(NotImplementedError, match="pass jit_compile=False"):
         tf.function(lambda: reduced(square), jit_compile=True)()
-    # Ranks compare their methods, and where one has none.
+    # Ranks compare their methods, also if one rank has none.
     for mine in (method_of(hvd, "int8", block=256 + 16 * hvd.rank()), [int8, hvd.Compression.none][hvd.rank()]):
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"compression=int8\(block=256"):
             reduced(square, compression=mine)

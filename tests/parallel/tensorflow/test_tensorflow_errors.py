@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures reach every rank as TensorFlow's errors, fail one operation, and leave all others alone."""
+"""Failures reach every rank as TensorFlow's errors, fail one operation, and affect no other operation."""
 
 import pytest
 from harness.worlds import on_all_ranks
@@ -42,7 +42,7 @@ def test_errors_on_every_rank(mode):
     stranger, wrong = ProcessSet([0]), ProcessSet([0])
     wrong.process_set_id = 99
     with process_sets([0]) as (only_first,):
-        for error in (ValueError, invalid):  # though a set of the same ranks is there
+        for error in (ValueError, invalid):  # even though a set of these ranks is registered
             fails(error, "not registered", lambda x: hvd._allreduce(x, process_set=stranger), np.ones(2))
             fails(error, "no process set with id 99", lambda x: hvd._allreduce(x, process_set=wrong), np.ones(2))
         fails(ValueError if mode == "eager" else invalid, "no process set with", lambda: hvd.size_op(99))
@@ -64,7 +64,7 @@ def test_a_name_that_is_still_pending():
             first = hvd._allreduce(one, name="same", ignore_name_scope=True)
         with tf.name_scope("b"):
             second = hvd._allreduce(one, name="same", ignore_name_scope=True)
-        # Nobody can finish the first before both have begun: the other rank waits for the outcome here.
+        # The first cannot finish before both have started, because the other rank waits here for the outcome.
         if hvd.rank() == 0:
             with pytest.raises(tf.errors.InvalidArgumentError, match="'same' is already being processed"):
                 opened.run([first, second])
@@ -96,7 +96,7 @@ def test_functions_outlive_worlds():
     if me == 1:
         with pytest.raises(tf.errors.InvalidArgumentError, match="process set"):
             alone(tf.ones(2))
-    hvd.add_process_set([0])  # takes the number that the other had in the engine
+    hvd.add_process_set([0])  # takes the id that the other set had in the engine
     hvd.add_process_set(one)
     if me == 1:
         np.testing.assert_array_equal(alone(tf.ones(2)), [1.0] * 2)

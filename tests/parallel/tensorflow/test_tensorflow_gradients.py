@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the collectives are those of the other doors."""
+"""Gradients of the collectives equal those of the other framework APIs."""
 
 import pytest
 from harness.tensorflow_training import in_all_modes
@@ -9,7 +9,7 @@ all_modes = pytest.mark.parametrize("mode", ["eager", "function", "graph"])
 
 
 def gradients(mode, collective, *shapes):
-    """With respect to ones of these shapes, of the results weighed by 0, 1, 2, … times (rank + 1)."""
+    """Return the gradients for ones of these shapes. The loss weighs the results by 0, 1, 2, … times (rank + 1)."""
     from harness.tensorflow_door import hvd, np, run, tf
 
     def weigh(one):

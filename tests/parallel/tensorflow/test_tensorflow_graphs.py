@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives as nodes of graphs: their names and shapes, that all of them run, and that none waits for another."""
+"""Collectives as nodes of graphs: names and shapes, all of them run, and none waits for another."""
 
 import random
 
@@ -73,7 +73,7 @@ def test_shapes_that_a_graph_knows():
 
 
 def shuffled(hvd, tf):
-    """Many independent allreduces, built in another order on each rank."""
+    """Return the results of many independent allreduces, built in a different order on each rank."""
     order = list(range(MANY))
     random.Random(hvd.rank()).shuffle(order)
     results = {k: hvd._allreduce(tf.fill([k % 7 + 1], float(k * (hvd.rank() + 1))), name=f"t{k}") for k in order}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables that are assigned to while an operation on their values is in flight.
+"""Variables that are assigned while an operation on their values is in flight.
 
-A value that is read shares its variable's memory. TensorFlow writes into that memory only if no other tensor has it, so
-an operation must keep its tensors until it is complete. Rank 1 takes part after rank 0 has assigned.
+A value that is read shares its variable's memory. TensorFlow writes into that memory only if no other tensor uses it,
+so an operation must hold its tensors until it is complete. Rank 1 calls after rank 0 has assigned.
 """
 
 import threading
@@ -12,7 +12,7 @@ import pytest
 from harness.arrays import inputs, mine, reduced
 from harness.worlds import on_all_ranks
 
-LARGE = 100_000  # elements
+LARGE = 100_000  # number of elements
 UPDATES = {
     "assign": lambda tf, variable: variable.assign(tf.fill([LARGE], -1.0)),
     "assign_add": lambda tf, variable: variable.assign_add(tf.fill([LARGE], 100.0)),
@@ -23,14 +23,14 @@ UPDATES = {
 
 
 def meet():
-    """A barrier with a name of its own: ranks come to it in different orders here."""
+    """Wait for the other rank by name, because the ranks call this in different orders."""
     from horovod import numpy as hvd_numpy
 
     hvd_numpy.allreduce(np.ones(1), name="rank 0 has assigned")
 
 
 def _program(tf, hvd, mode, variable, update):
-    """A function without arguments that reduces the value before the update."""
+    """Return a function without arguments that reduces the value before the update."""
     if mode == "eager":
         value = variable.read_value()
         return lambda: hvd._allreduce(value, name="in_flight", op=hvd.Sum)

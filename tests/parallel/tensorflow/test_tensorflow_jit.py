@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives inside functions that XLA compiles; where XLA cannot call them, the error says what to change."""
+"""Collectives inside functions that XLA compiles; where XLA cannot call them, the error names the remedy."""
 
 import pytest
 from harness.arrays import DTYPES, inputs, mine, reduced
 from harness.worlds import on_all_ranks
 
-# XLA's module has no names for these yet.
+# XLA's module has no names for float8 types yet.
 TYPES = [dtype for dtype in DTYPES if not dtype.startswith("float8")]
 
 
@@ -119,7 +119,7 @@ def test_programs_that_differ_in_constants():
     def program(values):
         results = []
         for k in range(12):
-            # On rank 0 a factor of one, which XLA removes, and with it what else orders the calls.
+            # On rank 0 the factor is one, so XLA removes it, and with it the dependency that would order the calls.
             x = values[0] * (me + 1) if k % 2 else tf.sin(values[0]) * 0 + 1
             results.append(hvd._allreduce(x * (k * me + 1), name=f"t{k}"))
         return tf.stack(results)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How public projects use horovod.tensorflow: the same calls in the same order, in code of our own.
+"""Uses of horovod.tensorflow by public projects: their calls in their order, in code written for this test.
 
-docs/projects.md names the projects, the files that were read and their commits. Each test says in its first line whose
-use it is.
+docs/projects.md names the projects, the files that were read and their commits. The first line of each test names the
+project.
 """
 
 import types
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(LIMIT)
 
 @on_tensorflow_ranks("shm2")
 def test_solver_that_broadcasts_after_its_first_step():
-    """athena-team/athena: a tape wrapped once it has recorded, clipped gradients, optimizer variables broadcast too."""
+    """athena-team/athena: wraps the tape after recording, clips gradients, also broadcasts optimizer variables."""
     from harness.tensorflow_training import data, door, loss_of, make_variables, share
 
     tf, hvd = door()
@@ -49,7 +49,7 @@ def test_solver_that_broadcasts_after_its_first_step():
 
 @on_tensorflow_ranks("shm2")
 def test_trainer_with_a_graph_and_a_plain_session():
-    """deepmodeling/deepmd-kit: AdamOptimizer of a decaying rate, broadcast_global_variables run by hand."""
+    """deepmodeling/deepmd-kit: AdamOptimizer with a decaying rate, broadcast_global_variables called by hand."""
     from harness.tensorflow_training import check_close, data, door, loss_of, make_variables, share
 
     tf, hvd = door()
@@ -82,17 +82,17 @@ def test_trainer_with_a_graph_and_a_plain_session():
 
 @on_tensorflow_ranks("shm2")
 def test_embeddings_that_live_on_one_rank_each():
-    """NVIDIA-Merlin/distributed-embeddings: ids there and rows back by alltoall, local sources in a patched tape."""
+    """NVIDIA-Merlin/distributed-embeddings: alltoall of ids and rows, local sources in a patched tape."""
     from harness.tensorflow_training import door
 
     tf, hvd = door()
     import horovod
 
-    assert horovod.__version__ >= "0.27.0"  # as text, as the project compares it
+    assert horovod.__version__ >= "0.27.0"  # compared as text, as in the project
     size, me, rows, width = hvd.size(), hvd.rank(), 4, 3
     random = np.random.default_rng(5)
     tables = random.normal(size=(size, 6, width))
-    ids = random.integers(0, 6, size=(size * rows, size))  # of the whole batch, one column for each table
+    ids = random.integers(0, 6, size=(size * rows, size))  # ids of the whole batch, one column for each table
     dense_start = random.normal(size=(size * width, 1))
 
     def wrapped(tape):
@@ -126,7 +126,7 @@ def test_embeddings_that_live_on_one_rank_each():
     found = step()
     hvd.broadcast_variables([dense], root_rank=0)
     for _ in range(size):
-        assert hvd.broadcast_object(0) == 0  # the lock by which ranks load their tables in turn
+        assert hvd.broadcast_object(0) == 0  # the project uses this as a lock by which ranks load their tables in turn
 
     all_tables, whole = [tf.Variable(one) for one in tables], tf.Variable(dense_start)
     with tf.GradientTape() as tape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests of Accelerate are for environments that have it."""
+"""Collect the tests of Accelerate only where it is installed."""
 
 import importlib.util
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerate without arguments on ranks without accelerators: it sees all ranks, or a warning says that it does not."""
+"""Accelerate without arguments and without accelerators: it sees all ranks, or a warning says that it does not."""
 
 import gc
 import os
@@ -24,14 +24,15 @@ TRAINS_ALONE = "Accelerate sees 1 process, but this job has 2 ranks: it trains e
 
 @contextmanager
 def accelerate(**environment):
-    """The module of Accelerate as after its import, with these variables; nothing of it is left afterwards."""
+    """Return the module of Accelerate as if just imported with these variables. Restore all state afterwards."""
     before, said = dict(os.environ), set(user_warnings._said)
     os.environ.update(environment)
     try:
         import accelerate
         from accelerate.state import AcceleratorState
 
-        accelerate_on_cpu.tell_accelerate()  # as at the import, which happens once in a pool
+        # The import hook calls this at the first import, but the process of a pool has imported Accelerate already.
+        accelerate_on_cpu.tell_accelerate()
         yield accelerate
     finally:
         if dist.is_initialized():
@@ -113,7 +114,7 @@ def test_another_world_in_the_same_process():
 
 @on_torch_ranks("shm2")
 def test_the_variables_are_those_of_hvd_init():
-    """As under mpirun: the process learns its place after it has imported Accelerate."""
+    """Under mpirun a process learns its rank only after it has imported Accelerate."""
     mark = os.environ.pop(MARK)
     with accelerate() as library:
         assert accelerate_on_cpu.VARIABLE not in os.environ
@@ -141,7 +142,7 @@ def test_what_the_user_or_torchrun_has_set_stays_and_a_warning_names_the_cause(e
 
 @on_torch_ranks("shm2")
 def test_hvd_init_tells_of_a_state_that_was_made_before_it():
-    """As under mpirun: until hvd.init(), nothing in the environment tells of the other ranks."""
+    """Under mpirun the environment does not contain the other ranks before hvd.init()."""
     with accelerate() as library:
         place = {name: os.environ.pop(name) for name in (*NAMES, MARK, "HOROVOD_SIZE", accelerate_on_cpu.VARIABLE)}
         with warnings.catch_warnings():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After hvd.join() ranks have made different numbers of steps: they are told once, with a remedy that works."""
+"""Parameters that differ after hvd.join(): ranks are warned once, with a remedy that works."""
 
 import contextlib
 import warnings
@@ -17,7 +17,7 @@ from horovod.common.settings import Settings
 
 @contextlib.contextmanager
 def first_join():
-    """As in a job that has not called join() yet."""
+    """Set the context to the state of a job that has not called join() yet."""
     before, default_context.joins = default_context.joins, 0
     try:
         yield
@@ -45,7 +45,7 @@ def epoch(model, optimizer, batches):
 
 
 def told(action):
-    """What every rank was warned of."""
+    """Run the action. Return the Horovod warnings of every rank."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()
@@ -59,7 +59,7 @@ def everything(model, optimizer):
 
 
 def spread(model):
-    """How far the ranks' parameters are apart."""
+    """Return the largest difference between rank 0's parameters and another rank's."""
     flat = torch.cat([it.detach().flatten() for it in model.parameters()])
     every = hvd.allgather(flat.unsqueeze(0))
     return (every - every[0]).abs().max().item()
@@ -118,7 +118,7 @@ def test_how_far_one_extra_batch_drives_ranks_apart():
         expected = train_both_ranks_in_one_process(3)[hvd.rank()]
         for mine, right in zip(model.parameters(), expected.parameters(), strict=True):
             torch.testing.assert_close(mine, right)
-        assert apart == pytest.approx([0.051, 0.078, 0.108], abs=0.001)  # in docs/pytorch.md
+        assert apart == pytest.approx([0.051, 0.078, 0.108], abs=0.001)  # these numbers are in docs/pytorch.md
 
 
 @pytest.mark.checked_numbers("weights, buffers and momentum of all ranks after the remedy", against="each other")
@@ -129,7 +129,7 @@ def test_the_remedy_leaves_nothing_to_tell():
 
         def train():
             for number in range(2):
-                # Rank 0 is not always the last one.
+                # Rank 0 joins last in the first epoch, and the last rank in the second.
                 epoch(model, optimizer, 3 + (hvd.rank() if number else hvd.size() - hvd.rank()))
                 last = hvd.join()
                 assert last == (hvd.size() - 1 if number else 0)
@@ -148,7 +148,7 @@ def test_a_rank_that_has_joined_again_stays_silent():
         hvd.join()
 
         def next_epoch():
-            if hvd.rank() != 0:  # it alone has other parameters than the others
+            if hvd.rank() != 0:  # only rank 0's parameters differ from those of the other ranks
                 epoch(model, optimizer, 1)
             hvd.join()
 
@@ -172,7 +172,7 @@ def test_the_setting_turns_it_off_and_equal_steps_tell_nothing():
 
 @on_torch_ranks("shm2")
 def test_a_new_world_alone_compares_nothing():
-    """As when an elastic job goes on with other workers."""
+    """An elastic job that continues with other workers starts such a world."""
     with first_join():
         model, optimizer = make()
         epoch(model, optimizer, 1)
@@ -185,7 +185,7 @@ def test_a_new_world_alone_compares_nothing():
 
 @on_torch_ranks("shm2")
 def test_an_optimizer_that_a_rank_first_uses_after_others():
-    """A rank that joins at once has not taken part in what the others agreed on: all begin anew after join()."""
+    """A rank that joins at once took no part in what the other ranks agreed on, so all start again after join()."""
     with first_join():
         models = [make() for _ in range(2)]
         for model, optimizer in models:
@@ -201,7 +201,7 @@ def test_an_optimizer_that_a_rank_first_uses_after_others():
 
 @on_torch_ranks("shm2")
 def test_twins_that_ranks_use_in_different_orders_after_a_later_join():
-    """Weights may differ after a join, so all ranks go on with a warning."""
+    """Weights may differ after a join, so the ranks continue with a warning."""
     with first_join():
         twins = [make(buffers=False) for _ in range(2)]
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small gradients that travel as one tensor: the values are those of each for itself, and differences are named."""
+"""Small gradients that are reduced as one tensor: values equal those of separate reductions, mismatches are named."""
 
 import pytest
 import torch
@@ -8,11 +8,12 @@ from harness.waiting import DEADLOCK2
 
 import horovod.torch as hvd
 
-SHAPES = [(3,), (), (2, 5), (1,), (0,), (7, 1, 2), (5000,), (4, 4)]  # one is too large to be bundled
+# The tensor of 5000 numbers is too large for a bundle.
+SHAPES = [(3,), (), (2, 5), (1,), (0,), (7, 1, 2), (5000,), (4, 4)]
 
 
 class Weighted(torch.nn.Module):
-    """Its loss is a sum of weights, so that gradients are the factors."""
+    """Module whose loss is a weighted sum of its parameters, so that the factors are the gradients."""
 
     def __init__(self, shapes=SHAPES, dtypes=(torch.float32,)):
         super().__init__()
@@ -75,7 +76,7 @@ def test_graphs_that_differ_are_not_bundled_and_come_out_right():
     with optimizer.skip_synchronize():
         optimizer.step()
     optimizer.zero_grad()
-    model(hvd.rank()).backward()  # the same again: a bundle
+    model(hvd.rank()).backward()  # the second equal step uses a bundle
     assert gradients(model) == [[average(i, hvd.size())] * 2 for i in range(4)]
     assert bundles(optimizer) == 1
 
@@ -98,7 +99,7 @@ def test_adasum_and_strided_gradients_are_left_alone():
     del optimizer
     model = Weighted([(2, 2), (2,), (3,)])
     optimizer = wrapped(model)
-    # On one rank a gradient that does not lie in one piece: its key differs.
+    # On rank 1 the gradient is not contiguous, so its key differs.
     weight = model.weights[0]
     weight.grad = torch.zeros(4, 4)[::2, ::2] if hvd.rank() else torch.zeros(2, 2)
     model(hvd.rank()).backward()
@@ -115,7 +116,7 @@ def test_a_rank_that_has_joined_takes_part_in_bundles():
         optimizer.step()
         optimizer.zero_grad()
     hvd.join()
-    # Gradients 1, 2, 3 of both ranks in the first step; in the second rank 0 had joined and contributed zeros.
+    # Gradients are 1, 2 and 3 on both ranks in the first step. In the second step rank 0 has joined and gives zeros.
     steps = 2 + hvd.rank()
     assert [weight.tolist() for weight in model.weights] == [[-steps * factor] * 2 for factor in (1.0, 2.0, 3.0)]
     assert bundles(optimizer) == 1 + hvd.rank()

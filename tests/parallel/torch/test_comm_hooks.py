@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with communication hooks equals training without, whatever ranks leave out, freeze or add."""
+"""Training with communication hooks equals training without them, even if ranks skip, freeze or add parameters."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ import horovod.torch as hvd
 from horovod.torch.elastic import TorchState
 from horovod.torch.hooks import allreduce_hook, running
 
-SMALL = 600  # bytes: several buckets for the small models of these tests
+SMALL = 600  # bytes of a bucket, so that the small models of these tests need several buckets
 STEPS = 3
 
 
@@ -31,7 +31,7 @@ def fp16_hook(bucket):
 
 
 def several_at_once_hook(bucket):
-    """Yield two handles together, one of them of the API's own function."""
+    """Yield two handles together; one is from hvd.allreduce_async."""
     name = f"own.{bucket.index}"
     half, rest = bucket.tensor.tensor_split(2)
     first, second = yield [bucket.allreduce_async(half), hvd.allreduce_async(rest, name=name, op=bucket.op)]
@@ -141,7 +141,7 @@ def test_what_a_hook_is_given():
 @pytest.mark.parametrize("wait", [True, False])
 @on_torch_ranks("shm2", "shm4")
 def test_graphs_that_differ(wait):
-    """Unused on one rank, on all, and gradients that come in another order."""
+    """Some gradients are missing on one rank or on all ranks, or arrive in a different order."""
     parameters = parameters_of(3, 2, 4)
     optimizer = simple(parameters, two_stage_hook, wait, bucket_bytes=24)
     assert buckets_of(optimizer) == [["w2", "w1"], ["w0"]]
@@ -163,11 +163,11 @@ def test_frozen_and_unfrozen_parameters(wait):
     optimizer = simple(parameters, two_stage_hook, wait, bucket_bytes=100)
     assert buckets_of(optimizer) == [["w2", "w1"]]
     step(optimizer, *parameters[1:])
-    parameters[1].requires_grad_(False)  # keeps its place
+    parameters[1].requires_grad_(False)  # stays in its bucket
     parameters[1].grad = None
     step(optimizer, parameters[2])
     assert parameters[1].grad is None
-    parameters[0].requires_grad_(hvd.rank() == 0)  # one rank alone trains it: all append a bucket
+    parameters[0].requires_grad_(hvd.rank() == 0)  # rank 0 alone trains it, but all ranks append a bucket
     for _ in range(3):
         step(optimizer, *(it for it in parameters if it.requires_grad))
     assert buckets_of(optimizer) == [["w2", "w1"], ["w0"]]
@@ -207,12 +207,12 @@ def test_the_first_rank_decides_on_the_buckets():
 
 @on_torch_ranks("shm2")
 def test_buckets_behind_one_that_differs_are_taken_over_too():
-    """One rank has frozen a parameter of the first bucket; all other buckets are the same on all ranks."""
+    """Rank 1 has frozen a parameter of the first bucket; all other buckets are equal on all ranks."""
     parameters = parameters_of(3, 2, 3)
     parameters[2].requires_grad_(hvd.rank() == 0)
     optimizer = simple(parameters, two_stage_hook, groups=[[parameters[2], parameters[1]], [parameters[0]]])
     step(optimizer, *(it for it in parameters if it.requires_grad))
-    assert values(parameters) == [-1.0, -1.0, 0.0]  # what is frozen moves along
+    assert values(parameters) == [-1.0, -1.0, 0.0]  # rank 1 updates its frozen parameter too
     assert buckets_of(optimizer) == [["w2", "w1"], ["w0"]]
 
 
@@ -241,7 +241,7 @@ def test_idioms_of_training_loops():
     for _ in range(2):
         backward(*parameters)
         for parameter in parameters:
-            parameter.grad = None  # model.zero_grad()
+            parameter.grad = None  # what model.zero_grad() does
     step(optimizer, *parameters)
     assert values(parameters) == [1.0 - 5 * hvd.size()] * 2
 
@@ -249,7 +249,7 @@ def test_idioms_of_training_loops():
 @pytest.mark.parametrize("first_hook", [two_stage_hook, None])
 @on_torch_ranks("shm2", "shm4")
 def test_two_optimizers_of_one_backward_pass(first_hook):
-    """With equal names, made in another order on each rank, one of them left out by a rank."""
+    """The optimizers have equal names, odd ranks make them in the other order, and leave one out in a step."""
     odd = hvd.rank() % 2
     one, other = parameters_of(3, 2), parameters_of(3, 2, 1)
     made = [simple(*it) for it in ([(one, first_hook), (other, two_stage_hook)][:: -1 if odd else 1])]
@@ -326,7 +326,7 @@ def test_ranks_that_have_joined_take_part_with_zeros():
 
 
 class Counting:
-    """A hook with a state that differs between ranks."""
+    """Hook whose state differs between ranks."""
 
     def __init__(self):
         self.sums = torch.zeros(2)
@@ -360,7 +360,7 @@ def test_the_state_of_a_hook_is_in_elastic_commits():
     train_once()
     assert hook.sums.tolist() == [2.0 + 2 * hvd.rank()] * 2
     state.restore()
-    assert hook.sums.tolist() == [1.0 + hvd.rank()] * 2  # each rank's own
+    assert hook.sums.tolist() == [1.0 + hvd.rank()] * 2  # each rank restores its own sums
     train_once()
     state.restore()
     assert hook.sums.tolist() == [1.0 + hvd.rank()] * 2

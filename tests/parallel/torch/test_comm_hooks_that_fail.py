@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks whose communication hooks differ or fail: every rank raises an error that says which, where and why."""
+"""Ranks whose communication hooks differ or fail: every rank raises an error that names hook, rank and cause."""
 
 import functools
 
@@ -35,7 +35,7 @@ def test_ranks_with_different_hooks(case):
     for place in ("backward", "step"):
         parameters = parameters_of(2)
         optimizer = simple(parameters, theirs if hvd.rank() == 1 else mine)
-        for _ in range(2):  # it is an error again, should the program go on
+        for _ in range(2):  # twice, because a program that goes on must get the error again
             with pytest.raises(hvd.HorovodMismatchError, match=f"different communication hooks: {text}. On every"):
                 backward(*parameters) if place == "backward" else optimizer.step()
             optimizer.zero_grad()
@@ -55,7 +55,7 @@ def test_buckets_that_become_different():
 
 
 class Failing:
-    """A hook that fails on one rank, in one bucket, at one stage, as long as it is told to."""
+    """Hook that fails on one rank, in one bucket, at one stage, while `fails` is set."""
 
     def __init__(self, rank, index, stage):
         self.where = (rank, index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.allreduce(compression=hvd.Compression.int8()): values of one process, gradients, and what is refused."""
+"""hvd.allreduce(compression=hvd.Compression.int8()): values of a simulation, gradients, and refused arguments."""
 
 import numpy as np
 import pytest
@@ -35,11 +35,11 @@ def test_values_are_those_of_one_process_and_of_every_call(scope):
     found = [hvd.allreduce(tensor, compression=method, name=name) for name in ("x", "x", None, None)]
     for it in found:
         np.testing.assert_allclose(it.numpy(), expected(hosts), rtol=1e-4, atol=1e-5)
-        assert torch.equal(it, found[0])  # nothing is kept from call to call
+        assert torch.equal(it, found[0])  # no residual is kept between calls
     assert torch.equal(tensor, kept)
     summed = hvd.allreduce(tensor, op=hvd.Sum, compression=method, prescale_factor=0.5, postscale_factor=2.0)
     torch.testing.assert_close(summed, found[0] * hvd.size(), rtol=1e-4, atol=1e-4)
-    return found[0].numpy().tobytes().hex()[:4000]  # the same bits on all ranks
+    return found[0].numpy().tobytes().hex()[:4000]  # all ranks must return equal bits
 
 
 @on_ranks("hosts3")
@@ -51,7 +51,7 @@ def test_shapes_dtypes_small_tensors_and_process_sets():
         assert found.shape == tensor.shape
         torch.testing.assert_close(found.float(), hvd.allreduce(tensor), rtol=0, atol=0.06)
     small = hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), compression=hvd.Compression.int8())
-    assert small.item() == 2.0  # smaller than min_bytes: dense
+    assert small.item() == 2.0  # not compressed because it is smaller than min_bytes
     pair = hvd.add_process_set([0, 2])
     if hvd.rank() != 1:
         found = hvd.allreduce(torch.ones(5000) * hvd.rank(), compression=INT8, process_set=pair)

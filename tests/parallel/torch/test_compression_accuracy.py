@@ -95,7 +95,7 @@ def test_accuracy_on_digits():
 @on_torch_ranks(HOSTS2, limit_s=800)
 @pytest.mark.parametrize("name", ["onebit", "topk", "powersgd"])
 def test_without_feedback_it_is_clearly_worse(name):
-    """One seed: the differences are many times those between seeds."""
+    """One seed suffices, because the differences are many times those between seeds."""
     arguments = {"onebit": {}, "topk": {"ratio": 0.002}, "powersgd": {"rank": 1, "start_after": 5}}[name]
     make = getattr(hvd.Compression, name)
     with_feedback, without = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed gradients: values of an exchange computed by one process, residuals, NaN, saved states, refusals."""
+"""Compressed gradients against a simulation in one process: values, residuals, NaN, saved states, refused options."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def gradient(rank, step, count=COUNT):
 
 
 def train(method, gradients, state=None, parameters=None):
-    """Make one step for each gradient; return the reduced gradients and the hook."""
+    """Make one step for each gradient. Return the reduced gradients and the hook."""
     parameter = torch.nn.Parameter(torch.zeros(len(gradients[0])))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("p", parameter)])
     hook = CompressionHook(method)
@@ -59,13 +59,13 @@ def test_values_are_those_of_one_process(kind, scope, feedback):
         gradients = [gradient(rank, step) for rank in range(hvd.size())]
         expected = np.mean(gradients, 0) if len(set(hosts)) == 1 else simulated.step(gradients)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
-    return reduced[-1].numpy().tobytes().hex()[:4000]  # the same bits on all ranks
+    return reduced[-1].numpy().tobytes().hex()[:4000]  # all ranks must return equal bits
 
 
 @on_ranks("shm2", "shm4")
 @pytest.mark.parametrize("kind", METHODS)
 def test_on_one_host_gradients_are_reduced_where_they_are(kind):
-    """One parameter is frozen on all ranks but one, and another one is used by one rank only."""
+    """One parameter is frozen on all ranks but rank 0, and another one is used by rank 0 only."""
     make, arguments, *_ = METHODS[kind]
 
     def trained(compression):
@@ -86,7 +86,7 @@ def test_on_one_host_gradients_are_reduced_where_they_are(kind):
     found, buckets = trained(make(**arguments))
     assert found == expected
     assert buckets
-    assert all(bucket._tensor is None for bucket in buckets)  # no flat copy of the gradients
+    assert all(bucket._tensor is None for bucket in buckets)  # the gradients are not copied into a bucket
 
 
 @on_ranks("hosts4")
@@ -103,7 +103,7 @@ def test_fewer_values_than_shares_have_room_for(kind, count):
 
 @on_ranks("hosts3")
 def test_float64_that_stays_dense_keeps_its_digits():
-    """One bit is visible in the compressed gradient, and nothing is lost of the other."""
+    """One compressed gradient has only the accuracy of one bit; the gradient that stays dense keeps all digits."""
     big, small = torch.nn.Parameter(torch.zeros(20_000).double()), torch.nn.Parameter(torch.zeros(3).double())
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD([big, small], lr=1.0), [("big", big), ("small", small)], compression=hvd.Compression.onebit()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GradScaler beside compression: what is kept follows the scale, also when one rank overflows and the scale halves."""
+"""GradScaler with compression: residuals follow the scale, also when one rank overflows and the scale is halved."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def gradient(step):
 
 
 def train(method, gradients, scaler=None):
-    """Make a step for each gradient; return the reduced gradients, without the scale, and the weights."""
+    """Make one step for each gradient. Return the reduced gradients divided by the scale, and the weights."""
     parameter, reduced = torch.nn.Parameter(torch.zeros(SHAPE)), []
     sgd = torch.optim.SGD([parameter], lr=1.0)
     optimizer = hvd.DistributedOptimizer(sgd, [("p", parameter)], compression=method)
@@ -44,7 +44,7 @@ def train(method, gradients, scaler=None):
 @on_ranks("hosts3")
 @pytest.mark.parametrize("kind", METHODS)
 def test_residuals_follow_the_scale(kind):
-    """All scales are powers of two, so that not a single bit differs from a training without a scaler."""
+    """All scales are powers of two, so every bit must equal that of training without a scaler."""
     if not hasattr(torch.amp, "GradScaler"):
         return None
     good = [gradient(step) for step in range(7)]
@@ -54,7 +54,7 @@ def test_residuals_follow_the_scale(kind):
     expected, weights = train(METHODS[kind](), good)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     found, same = train(METHODS[kind](), [*good[:2], spoilt, *good[2:]], scaler)
-    assert scaler.get_scale() == 1024.0  # halved once, doubled once
+    assert scaler.get_scale() == 1024.0  # halved once and doubled once
     assert not torch.isfinite(found.pop(2)).all()
     for step, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert torch.equal(one, other), step

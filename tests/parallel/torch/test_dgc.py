@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deep Gradient Compression in DistributedOptimizer: values of one process, dense momentum, saved states, refusals."""
+"""Deep Gradient Compression in DistributedOptimizer: values of a simulation, dense momentum, saved states, errors."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def gradient(rank, step, count=COUNT):
 
 
 class Training:
-    """One tensor that is compressed, and a small one that is not."""
+    """Training of a large tensor, which is compressed, and a small one, which is not."""
 
     def __init__(self, **arguments):
         method = hvd.Compression.dgc(**{**ARGUMENTS, **arguments})
@@ -57,7 +57,7 @@ def test_values_are_those_of_one_process(scope):
         np.testing.assert_allclose(found.numpy(), simulated.step(gradients), rtol=1e-4, atol=1e-5)
         velocity = np.float32(0.9) * velocity + np.mean(gradients, 0)[:SMALL]
         np.testing.assert_allclose(training.small.grad.numpy(), velocity, rtol=1e-4, atol=1e-5)
-    return found.numpy().tobytes().hex()[:4000], training.small.grad.tolist()  # the same bits on all ranks
+    return found.numpy().tobytes().hex()[:4000], training.small.grad.tolist()  # all ranks must return equal bits
 
 
 @on_ranks("shm2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchState and hvd.elastic.run on live ranks. Workers that really die are for the elastic driver's tests."""
+"""TorchState and hvd.elastic.run on live ranks. The tests of the elastic driver cover workers that really die."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ TWO_AND_FOUR = ("shm2", "shm4")
 
 
 class Counting(torch.nn.Linear):
-    """A module with state that is no tensor."""
+    """Module with state that is not a tensor."""
 
     seen = 0
 
@@ -55,7 +55,7 @@ def contents(state):
 @on_torch_ranks(*TWO_AND_FOUR)
 def test_sync_makes_all_like_rank_0():
     state = make_state(hvd.rank(), batch=0)
-    if hvd.rank() == 0:  # the others are new workers
+    if hvd.rank() == 0:  # rank 0 has trained, the other ranks are new workers
         step(state)
         step(state)
         state.scheduler.step()
@@ -67,7 +67,7 @@ def test_sync_makes_all_like_rank_0():
     after_sync = contents(state)
     step(state)
     state.restore()
-    assert contents(state) == after_sync  # synchronising saves
+    assert contents(state) == after_sync  # sync() saves the state
     step(state)
     indices = hvd.allgather_object(state.sampler.indices)
     assert sorted(index for share in indices for index in share) == sorted(state.sampler.remaining_indices)
@@ -77,7 +77,7 @@ def test_sync_makes_all_like_rank_0():
 @pytest.mark.checked_numbers("an elastic training that begins with a fresh optimizer", against="a single process")
 @on_torch_ranks("shm2")
 def test_sync_of_an_optimizer_that_has_not_stepped():
-    """No rank gets state. What a worker has left of a training that was never committed is dropped."""
+    """No rank gets optimizer state. A worker drops state of steps that were never committed."""
 
     def make(weight):
         return torch.optim.SGD([weight], 1.0, momentum=0.9, dampening=0.9)
@@ -96,7 +96,7 @@ def test_sync_of_an_optimizer_that_has_not_stepped():
         assert weight.item() == pytest.approx(expected)
     state.restore()
     assert not optimizer.state
-    # A replacement joins after steps were committed: it takes the state of rank 0, and makes no step.
+    # A replacement joins after steps were committed: it takes the state of rank 0 without making a step.
     weight.grad = None
     weight.backward()
     optimizer.step()
@@ -110,7 +110,7 @@ def test_sync_of_an_optimizer_that_has_not_stepped():
 
 @on_torch_ranks(*TWO_AND_FOUR)
 def test_training_goes_on_from_the_last_commit():
-    """With failures that hit all ranks at once, and real meetings of the ranks anew."""
+    """The simulated failures hit all ranks at once; the ranks then start a new world."""
     troubles = [HorovodInternalError("played"), common_elastic.HostUpdateResult.added, None]
     resets = []
 
@@ -125,14 +125,15 @@ def test_training_goes_on_from_the_last_commit():
                 raise troubles.pop(0)
             if state.batch == 5 and len(troubles) == 2:
                 update = troubles.pop(0)
-                if hvd.rank() == 0:  # as the driver tells rank 0 alone
+                if hvd.rank() == 0:  # the driver notifies rank 0 only
                     common_elastic.notification_manager.handle_hosts_updated(1, update)
         return contents(state)
 
     state = make_state(hvd.rank(), batch=0)
     state.register_reset_callbacks([lambda: resets.append(state.batch)])
     result = train(state, 8)
-    assert resets == [2, 6]  # lost after 3 batches, of which 2 were committed; interrupted by the commit after 6
+    # The failure after batch 3 goes back to the commit after batch 2; the update interrupts the commit after batch 6.
+    assert resets == [2, 6]
 
     expected = make_state(0, batch=0)
     while expected.batch < 8:
@@ -146,7 +147,7 @@ def test_training_goes_on_from_the_last_commit():
 
 @on_torch_ranks(*TWO_AND_FOUR)
 def test_a_new_worker_is_synchronised_though_the_old_ones_could_do_without():
-    """A removal lets survivors skip the sync; a replacement in the same round must not wait for them in vain."""
+    """After a removal survivors may skip the sync, but a replacement in that round must get it and not wait in vain."""
     state = make_state(hvd.rank(), batch=hvd.rank())
     interrupts = [common_elastic.HostsUpdatedInterrupt(skip_sync=True)] if hvd.rank() == 0 else []
 
@@ -155,7 +156,7 @@ def test_a_new_worker_is_synchronised_though_the_old_ones_could_do_without():
             raise interrupts.pop()
         return contents(state)
 
-    if hvd.rank() == 0:  # had its turn in a world of which the others know nothing
+    if hvd.rank() == 0:  # rank 0 is a survivor: it decided without the other ranks
         common_elastic._agree, real = agree_alone, common_elastic._agree
         state.sync = lambda: None
     else:
@@ -172,7 +173,7 @@ def test_a_new_worker_is_synchronised_though_the_old_ones_could_do_without():
 
 
 def agree_alone(state, needs_sync):
-    """Decide as a rank that is alone."""
+    """Decide as the only rank of a world."""
     return decide_sync([common_elastic._report(state, needs_sync)])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an optimizer looks at once, when it first reduces: parameters that differ, DDP beside it, a group of one."""
+"""Checks of an optimizer at its first reduction: parameters that differ, DDP on the same model, a group of one."""
 
 import gc
 import warnings
@@ -24,7 +24,7 @@ WORLDS = ("shm2", SHM3)
 
 
 class Net(torch.nn.Module):
-    """Parameters of several types, layouts and sizes."""
+    """Module with parameters of several types, layouts and sizes."""
 
     def __init__(self, value=1.0):
         super().__init__()
@@ -54,7 +54,7 @@ def step(model, optimizer):
 
 
 def warnings_of(action):
-    """What every rank was warned of."""
+    """Run the action. Return the Horovod warnings of every rank."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()
@@ -106,7 +106,7 @@ def test_nothing_is_said_of_equal_parameters_or_of_those_that_are_not_trained():
     model.matrix.requires_grad_(False)
     with torch.no_grad():
         model.matrix.fill_(hvd.rank())
-    model.brain.requires_grad_(not odd_one_out())  # one rank does not train it, and has another
+    model.brain.requires_grad_(not odd_one_out())  # one rank does not train this parameter, and its value differs there
     if odd_one_out():
         with torch.no_grad():
             model.brain.fill_(7)
@@ -131,7 +131,7 @@ def test_names_count_and_not_the_order_of_parameters():
 def test_the_setting_turns_it_off():
     model = Net(float(hvd.rank()))
     before = default_context._settings
-    # On one rank alone, too: whoever has looked and whoever has not must get along.
+    # The setting may also be off on one rank only: ranks that check and ranks that do not must get along.
     for off, said in ((True, False), (hvd.rank() == 0, False), (False, True)):
         default_context._settings = Settings({"HOROVOD_CHECK_PARAMETERS": False}) if off else before
         try:
@@ -167,7 +167,7 @@ def test_ranks_that_have_joined_or_skip_backward_do_not_hinder_it():
 
     def epoch():
         if hvd.rank() == 1:
-            optimizer.step()  # without a backward pass
+            optimizer.step()  # a step without a backward pass
         elif hvd.rank() == 2:
             step(model, optimizer)
         hvd.join()
@@ -193,7 +193,7 @@ def test_ddp_beside_a_distributed_optimizer_is_told():
     with process_group(hvd.rank(), hvd.size()):
         model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
         hvd.broadcast_parameters([*model.parameters(), *other.parameters()], root_rank=0)
-        optimizer = wrap(model)  # before DDP, and then after it
+        optimizer = wrap(model)  # wrapped before DDP here, and after DDP in the second iteration
         ddp = torch.nn.parallel.DistributedDataParallel(model)
         for name in ("weight", "module.weight"):
             found = warnings_of(steps_of(ddp, optimizer))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters, optimizer state and objects of one rank reach all others, whatever they had before."""
+"""Broadcasts of parameters, optimizer state and objects reach all ranks, whatever these had before."""
 
 import copy
 
@@ -22,7 +22,7 @@ def make_model(seed):
 
 
 def equal_everywhere(tensors, root):
-    """All ranks hold what the root holds."""
+    """Check that all ranks hold the root's tensors."""
     everyone = hvd.allgather_object([tensor.detach().clone() for tensor in tensors], name="check")
     assert len(everyone[root]) == len(everyone[hvd.rank()])
     for mine, expected in zip(everyone[hvd.rank()], everyone[root], strict=True):
@@ -99,7 +99,7 @@ AVAILABLE = [name for name, (kind, _) in OPTIMIZERS.items() if hasattr(torch.opt
 
 
 class Net(torch.nn.Module):
-    """Matrices (all that Muon takes) and, unless told otherwise, a vector."""
+    """Module with matrices, and a vector unless `only_matrices` is set (Muon accepts only matrices)."""
 
     def __init__(self, only_matrices):
         super().__init__()
@@ -119,7 +119,7 @@ def train(model, optimizer, steps, seed):
 
 
 def flattened(optimizer):
-    """State and options of an optimizer as comparable Python values, types included."""
+    """Return state and options of an optimizer as Python values that can be compared, types included."""
 
     def plain(value):
         if isinstance(value, torch.Tensor):
@@ -142,7 +142,7 @@ def test_optimizer_state(name):
     optimizer = getattr(torch.optim, kind)(model.parameters(), **copy.deepcopy(options))
     root = 1
 
-    # Only the root has resumed; it has stepped, and its options have changed.
+    # Only the root has trained before: it has made steps, and its options have changed.
     if hvd.rank() == root:
         train(model, optimizer, steps=3, seed=7)
         group = optimizer.param_groups[0]
@@ -155,12 +155,12 @@ def test_optimizer_state(name):
     for before, after in zip(parameters, model.parameters(), strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=0)
 
-    # From here on, equal parameters and equal gradients give equal results.
+    # From here on, equal parameters and equal gradients must give equal results.
     functions.broadcast_parameters(model.state_dict(), root_rank=root)
     train(model, optimizer, steps=2, seed=8)
     equal_everywhere(model.parameters(), root)
 
-    # Now state exists everywhere, and differs: it is overwritten where it lies.
+    # Now state exists on all ranks and differs: the broadcast must overwrite the tensors in place.
     train(model, optimizer, steps=1, seed=9 + hvd.rank())
     lying = {id(value) for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)}
     functions.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
@@ -199,10 +199,10 @@ def test_a_fresh_optimizer_stays_fresh(name, distributed):
     if distributed:
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     functions.broadcast_optimizer_state(optimizer, root_rank=1, model=model)
-    assert flattened(optimizer) == flattened(alone)  # nothing but what Adagrad has from the start
+    assert flattened(optimizer) == flattened(alone)  # Adagrad has state before its first step
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not stepped
-    # Training goes as if nothing had happened.
+    # Training continues as if there had been no broadcast.
     train(model, optimizer, steps=2, seed=3)
     train(twin, alone, steps=2, seed=3)
     for parameter, expected in zip(model.parameters(), twin.parameters(), strict=True):
@@ -210,7 +210,7 @@ def test_a_fresh_optimizer_stays_fresh(name, distributed):
 
 
 class Counts(torch.optim.SGD):
-    """Counts its steps, under a name that no optimizer of torch uses, and divides by them."""
+    """Optimizer that counts its steps under a name that no optimizer of torch uses, and divides by the count."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -237,7 +237,8 @@ def test_the_first_step_after_the_broadcast_is_the_first(name, distributed):
     unused = torch.nn.Parameter(torch.ones(()))
     optimizer = make_optimizer([weight])
     optimizer.add_param_group({"params": [unused], "weight_decay": 0.5, "momentum": 0.0})
-    if distributed and name == "dampening":  # which gives unused parameters zeros, so that all ranks agree
+    # DistributedOptimizer gives unused parameters zero gradients, so that all ranks agree.
+    if distributed and name == "dampening":
         optimizer.param_groups[1]["weight_decay"] = 0.0
     if distributed:
         optimizer = hvd.DistributedOptimizer(optimizer)
@@ -252,7 +253,7 @@ def test_the_first_step_after_the_broadcast_is_the_first(name, distributed):
         optimizer.step()
         values.append(weight.item())
     assert values == pytest.approx(expected)
-    assert unused.item() == 1.0  # no zeros were left, to which weight decay would be added
+    assert unused.item() == 1.0  # the broadcast left no zero gradient, to which weight decay would be added
 
 
 @on_torch_ranks("shm2")
@@ -266,7 +267,8 @@ def test_a_rank_that_has_state_where_the_root_has_none_is_emptied():
     functions.broadcast_optimizer_state(optimizer, root_rank=0)
     assert not optimizer.state
     assert optimizer.param_groups[0]["lr"] == 0.1
-    optimizer.state[weight]["here"] = 1  # it still is what torch makes, which has an entry for every parameter
+    # The state is still torch's dictionary, which creates an entry for every parameter.
+    optimizer.state[weight]["here"] = 1
     optimizer.state.pop(weight)
     assert optimizer.state[weight] == {}
 
@@ -341,7 +343,7 @@ def test_a_distributed_optimizer_that_only_the_root_resumed():
 
 
 class Odd(torch.optim.SGD):
-    """Keeps what torch's own optimizers do not: lists of tensors, plain values, state of no parameter."""
+    """Optimizer with state that torch's optimizers do not have: lists of tensors, numbers, state of no parameter."""
 
     def fill(self, number):
         self.state["rounds"] = number

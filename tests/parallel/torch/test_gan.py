@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GAN: two backward() calls for the discriminator, and a third that leaves gradients which are dropped."""
+"""A GAN: two backward passes for the discriminator, and a third one whose gradients are dropped."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from torch.nn.functional import softplus
 
 import horovod.torch as hvd
 
-ROWS, STEPS = 4, 4  # of each rank
-MAX_NORM = 0.05  # so small that the discriminator's gradients are clipped in every step
+ROWS, STEPS = 4, 4  # rows of each rank in a step, number of steps
+MAX_NORM = 0.05  # so small that every step clips the discriminator's gradients
 
 
 def make():
-    """Return a generator and a discriminator, whose parameters share names."""
+    """Return a generator and a discriminator whose parameters have equal names."""
     torch.manual_seed(3)
     layers = torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5)
     return torch.nn.Sequential(*layers), torch.nn.Sequential(
@@ -27,7 +27,7 @@ def rows_of(step, count, ranks):
 
 
 def train(models, optimizers, ranks, by_module=False):
-    """Train as the usual loop does. `by_module`: gradients are dropped past the optimizers."""
+    """Train as the usual loop does. With `by_module`, drop gradients through the modules, not the optimizers."""
     generator, discriminator = models
     generating, judging = models if by_module else optimizers
     for step in range(STEPS):
@@ -73,7 +73,7 @@ def test_a_gan_with_several_backward_calls(passes, by_module):
 
 @on_torch_ranks("shm2")
 def test_zero_grad_begins_a_window_anew():
-    """A rank that drops half a window gives what it computes afterwards."""
+    """A rank that drops a partial window contributes the gradients that it computes afterwards."""
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 1.0), [("w", weight)], backward_passes_per_step=2)
     weight.sum().backward()

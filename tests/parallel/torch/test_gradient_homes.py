@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with gradients in shared memory gives the bits of training without, with every option and usual idiom."""
+"""Gradients in shared memory: training gives the bits of training without it, with every option and usual idiom."""
 
 import copy
 import dataclasses
@@ -29,7 +29,7 @@ DTYPES = ["float16", "bfloat16", "float32", "float64"]
 
 
 class HalfTheValue(hvd.Compression.none):
-    """A user's own compressor."""
+    """Compressor of a user."""
 
     @staticmethod
     def compress(tensor):
@@ -56,7 +56,7 @@ STAY = ("a user's compressor",)
 
 
 def train(parameters, optimizer, steps=4, passes=1, set_to_none=True):
-    """The gradients of all steps, and what they led to."""
+    """Return the gradients of all steps, and the parameters after them."""
     results = []
     for step in range(steps):
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -175,7 +175,7 @@ def test_process_set():
 
 @on_two()
 def test_ranks_whose_gradients_go_different_ways():
-    """One rank has its gradients at home, the other not, and then the other way round."""
+    """In each step one rank has its gradients in shared memory and the other does not; they take turns."""
 
     def scenario():
         parameters = make_parameters()
@@ -261,7 +261,7 @@ def test_derivatives_of_gradients():
         optimizer = make_optimizer(parameters)
         apart = torch.autograd.grad(loss_of(parameters, 5), parameters)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's of a cycle, which zero_grad() breaks
+            warnings.simplefilter("ignore")  # torch warns about a reference cycle, which zero_grad() breaks
             loss_of(parameters, 0).backward(create_graph=True)
         first = [parameter.grad for parameter in parameters]
         second = torch.autograd.grad(sum((one**2).sum() for one in first), parameters)
@@ -327,9 +327,9 @@ def test_a_pass_too_many_is_refused_though_the_gradient_could_move_meanwhile():
 
 @on_two()
 def test_optimizers_that_are_gone_leave_nothing():
-    """Their parameters are freed, and so is the shared memory of all but the last few gradients.
+    """The parameters of freed optimizers are freed, and the shared memory of all but the last few gradients too.
 
-    Ordinary memory is not measured: the heap of a process that has run other tests shrinks and grows by itself.
+    Ordinary memory is not measured, because the heap of a process that has run other tests shrinks and grows by itself.
     """
 
     def resident_shared_memory():
@@ -349,6 +349,6 @@ def test_optimizers_that_are_gone_leave_nothing():
     run(20)
     before = resident_shared_memory()
     run(60)
-    assert resident_shared_memory() - before < 30_000  # kilobytes; 120 MB went through
+    assert resident_shared_memory() - before < 30_000  # kilobytes; 120 MB of gradients were made
     gc.collect()
     assert not any(parameter() is not None for parameter in parameters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients in shared memory across forks, and across the end of the world they were made in."""
+"""Gradients in shared memory across forks, and across the end of the world in which they were made."""
 
 import os
 import traceback
@@ -22,7 +22,7 @@ import horovod.torch as hvd
 
 
 class Child:
-    """A forked child that runs `work` when told to; its failure is ours."""
+    """Forked child that runs `work` when `finish` is called. A failure of the child fails the test."""
 
     def __init__(self, work):
         self._go, go = os.pipe()
@@ -31,7 +31,7 @@ class Child:
         if self.pid == 0:
             code = 1
             try:
-                torch.set_num_threads(1)  # the others of OpenMP have stayed behind
+                torch.set_num_threads(1)  # OpenMP's other threads do not exist in the child
                 os.close(go)
                 os.read(self._go, 1)
                 work()
@@ -88,7 +88,7 @@ def test_a_child_has_gradients_of_its_own(who):
 @pytest.mark.parametrize("who", FORKERS)
 @on_both()
 def test_a_fork_while_gradients_are_being_reduced(who):
-    """The child finds some of what was there, and what it writes is not seen here; what we do is not seen there."""
+    """The child and this process must not see each other's writes to the gradients."""
 
     def scenario():
         parameters = make_parameters()
@@ -128,7 +128,7 @@ def test_a_child_that_trains_is_told_that_it_cannot():
     optimizer = make_optimizer(parameters)
     for step in range(2):
         step_once(parameters, optimizer, step)
-    optimizer.zero_grad()  # homes are empty: they are not there in the child
+    optimizer.zero_grad()  # the gradients' shared memory is empty now, so the child does not inherit it
 
     def train():
         with pytest.raises(ValueError, match="forked process"):
@@ -167,7 +167,7 @@ def test_workers_of_a_data_loader():
 
 @on_two()
 def test_outputs_that_a_fork_has_made_private_are_reduced():
-    """Gathered results come to lie in shared memory, too."""
+    """Gathered results are in shared memory too."""
     gathered = None
     for _ in range(4):
         del gathered
@@ -202,7 +202,7 @@ def test_another_world(set_to_none):
             kept.append(large.grad)
             was_home = is_home(large.grad)
             if world == 1:
-                optimizer.zero_grad()  # homes are empty when it ends
+                optimizer.zero_grad()  # the gradients' shared memory is empty when the world ends
             hvd.shutdown()
             if was_home:
                 assert kind_of_memory(kept[-1]) == "private"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever looks at a gradient sees what is reduced, and keeps what was: as if gradients never moved."""
+"""Code that keeps or changes a gradient gets the results that it would get without shared memory."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,8 @@ def test_a_kept_gradient_stays_and_its_home_serves_again_once_it_is_dropped(keep
             loss_of(parameters, step).backward()
             if is_home(large.grad):
                 homes.add(large.grad.data_ptr())
-            if step == 1 and hvd.rank() != 1:  # its gradients go another way then: the others have to come along
+            # Rank 1 keeps none: the gradients of the other ranks then take a different path, and rank 1's must follow.
+            if step == 1 and hvd.rank() != 1:
                 kept.append(KEEPERS[keeper](large.grad))
                 results += tensors(kept)
             optimizer.step()
@@ -134,7 +135,7 @@ def test_a_buffer_for_each_parameter_receives_what_is_reduced():
 
 
 class GivesItsBuffer(torch.autograd.Function):
-    """Its gradient lies in a buffer that the user holds, or is a part of it."""
+    """Function whose gradient is a part of a buffer that the user holds."""
 
     buffer = torch.empty(0)
 

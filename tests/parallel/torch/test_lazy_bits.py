@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors with the negative or the conjugate bit: their values travel, and results in place become their values."""
+"""Tensors with the negative or conjugate bit: operations send their values, and write values back in place."""
 
 import pytest
 import torch
@@ -15,14 +15,14 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 def negated(values, dtype=torch.float32):
-    """A tensor of these values whose memory holds their opposites."""
+    """Return a tensor of these values whose memory holds the negated values."""
     tensor = torch._neg_view(-torch.tensor(values, dtype=dtype))
     assert tensor.is_neg()
     return tensor
 
 
 def from_users():
-    """What a program gets without asking for it: 5.0 on rank 0, 6.0 on rank 1, -5.0 and -6.0 in memory."""
+    """Return a tensor whose negative bit torch has set: 5.0 on rank 0, 6.0 on rank 1, -5.0 and -6.0 in memory."""
     a = torch.tensor([1.0 + 0j, 0j])
     b = torch.tensor([complex(2.0, -5.0 - hvd.rank()), 1j])
     value = torch.vdot(a, b).conj().imag
@@ -57,7 +57,7 @@ def test_reductions_and_movements_take_values():
     check(hvd.allreduce(negated([1.5, -3.0]), compression=hvd.Compression.fp16), [1.5, -3.0])
     check(hvd.synchronize(hvd.allreduce_async(negated([1.0 + r, -2.0]), op=hvd.Sum)), [3.0, -4.0])
     check(hvd.synchronize(hvd.allgather_async(negated([1.0 + r]))), [1.0, 2.0])
-    # The ranks need not agree on who has the bit.
+    # The bit may be set on some ranks only.
     check(hvd.allreduce(negated([4.0]) if r else torch.tensor([1.0]), op=hvd.Sum), [5.0])
 
 
@@ -88,7 +88,7 @@ def test_results_in_place_are_the_value_of_the_tensor():
     assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
     assert tensor.is_neg()
     assert tensor.tolist() == [3.0, -4.0, 1.0]
-    assert memory.tolist() == [-3.0, 4.0, -1.0]  # which the bit makes of it
+    assert memory.tolist() == [-3.0, 4.0, -1.0]  # the bit negates these numbers when they are read
     assert hvd.synchronize(hvd.allreduce_async_(tensor, op=hvd.Sum)) is tensor
     assert tensor.tolist() == [6.0, -8.0, 2.0]
     tensor = negated([1.0 + r, 7.0 * r])
@@ -97,7 +97,7 @@ def test_results_in_place_are_the_value_of_the_tensor():
     tensor = negated([5.0 - r])
     assert hvd.synchronize(hvd.broadcast_async_(tensor, 0)) is tensor
     assert tensor.tolist() == [5.0]
-    # One rank with the bit, one without.
+    # The bit is set on one rank only.
     tensor = negated([1.0]) if r else torch.tensor([10.0])
     hvd.broadcast_(tensor, 0)
     assert tensor.tolist() == [10.0]
@@ -121,7 +121,7 @@ def test_point_to_point():
 @NUMBERS
 @on_torch_ranks("shm2")
 def test_gradients_of_operations():
-    """autograd hands over gradients with the bit: the gradient of an imaginary part, for one."""
+    """Autograd may pass gradients with the bit, for example the gradient of an imaginary part."""
     weight = torch.tensor([1.0 + hvd.rank()], requires_grad=True)
     total = hvd.allreduce(weight, op=hvd.Sum, name="total")
     total.backward(negated([2.0 + hvd.rank()]))
@@ -162,9 +162,9 @@ def test_broadcast_parameters_and_optimizer_state():
 
 
 class Phase(torch.nn.Module):
-    """Real parameters of a complex number. Autograd gives the imaginary part a gradient with the bit, on rank 0 alone.
+    """Complex number with real parameters. On rank 0 only, autograd sets the bit in the imaginary part's gradient.
 
-    A sum of gradients that all have the bit would be right even if nothing looked at it.
+    If all gradients had the bit, their sum would be right even if the optimizer ignored the bit.
     """
 
     def __init__(self):
@@ -179,7 +179,7 @@ class Phase(torch.nn.Module):
 
 
 def train_phase(wrap, factors):
-    """Parameters after a step for each factor, and whether a gradient had the bit before anything was done with it."""
+    """Make a step for each factor. Return the parameters, and True if a gradient had the bit before the reduction."""
     model, bits = Phase(), []
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda it: bits.append(it.grad.is_neg()))

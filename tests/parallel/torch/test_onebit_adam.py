@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.OneBitAdam: Adam in the warm-up, values of one process after it, the rule that ends it, saved states, sets."""
+"""hvd.OneBitAdam: Adam in the warm-up, then values of a simulation; the end of the warm-up, saved states, sets."""
 
 import copy
 import math
@@ -61,7 +61,7 @@ class Training:
 
 
 class Reference:
-    """Both tensors on all ranks in NumPy."""
+    """1-bit Adam of the compressed tensor, computed for all ranks in NumPy."""
 
     def __init__(self, hosts, freeze_after=3):
         self.simulation = Simulation(hosts, onebit(), two_stages=True)
@@ -101,10 +101,11 @@ def test_weights_are_those_of_one_process(scope):
         np.testing.assert_allclose(training.big.detach().numpy(), reference.w, rtol=1e-3, atol=2e-5)
         small.grad = torch.from_numpy(np.mean(gradients, 0)[:20].copy())
         adam.step()
-        torch.testing.assert_close(training.small, small, rtol=1e-4, atol=1e-6)  # too small to be compressed
+        # This tensor is too small to be compressed, so torch's Adam is the reference.
+        torch.testing.assert_close(training.small, small, rtol=1e-4, atol=1e-6)
     state = training.optimizer.state[training.big]
     assert (int(state["frozen_at"]), int(training.optimizer.state[training.small]["frozen_at"])) == (4, 0)
-    return training.weights().numpy().tobytes().hex()[:4000]  # the same bits on all ranks
+    return training.weights().numpy().tobytes().hex()[:4000]  # all ranks must return equal bits
 
 
 @on_ranks("hosts3")

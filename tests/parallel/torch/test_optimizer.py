@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedOptimizer: K workers equal one worker on the whole batch, with every option and every usual idiom."""
+"""DistributedOptimizer: K workers equal one worker on the whole batch, with every option and usual idiom."""
 
 import pytest
 import torch
@@ -78,7 +78,7 @@ def test_compression(compression, groups):
 
 
 class HalfByTorch(hvd.Compression.fp16):
-    """A user's compressor, made from ours: torch converts, not the engine."""
+    """Compressor of a user, derived from Horovod's: torch converts, not the engine."""
 
 
 class BFloatByTorch(hvd.Compression.bf16):
@@ -90,7 +90,7 @@ KINDS = {"alone": {}, "in groups": {"groups": 2}, "in buckets": {"gradient_as_bu
 
 
 def train_odd(compressor, kind):
-    """The parameters after steps with gradients of float64, of which the first is, and in channels_last."""
+    """Return the parameters after steps with a float64 gradient and one in channels_last."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(180, 4))
     model[0].to(memory_format=torch.channels_last)
@@ -121,16 +121,16 @@ def test_float32_is_not_rounded_on_one_host():
         plain, *others = (train_odd(getattr(hvd.Compression, way), kind) for way in ("none", "fp16", "bf16"))
         for other in others:
             assert other[1:] == plain[1:], kind
-            assert other[0] != plain[0]  # torch's work
+            assert other[0] != plain[0]  # torch rounds float64 before the engine gets it
     for count in (5, 20_000):
         parameter = torch.nn.Parameter(torch.zeros(count))
         hvd.DistributedOptimizer(torch.optim.SGD([parameter], 1.0), compression=hvd.Compression.fp16)
-        (parameter * 1e6).sum().backward()  # float16 would make infinity of it
+        (parameter * 1e6).sum().backward()  # float16 would turn these into infinity
         assert parameter.grad.unique().tolist() == [1e6]
 
 
 class HalfTheValue(hvd.Compression.none):
-    """A user's own compressor."""
+    """Compressor of a user."""
 
     @staticmethod
     def compress(tensor):
@@ -179,7 +179,7 @@ def test_passes_add_up_and_an_incomplete_window_is_reduced_by_step():
     optimizer = wrapped(model, backward_passes_per_step=3)
     expected = make_model()
     plain = OPTIMIZERS["sgd"](expected.parameters())
-    for count in (3, 3, 2, 1, 3):  # backward passes before a step
+    for count in (3, 3, 2, 1, 3):  # numbers of backward passes before a step
         optimizer.zero_grad()
         plain.zero_grad()
         for images, labels in batches(count):
@@ -245,7 +245,7 @@ def test_gradient_scaler_needs_no_dance():
         optimizer.zero_grad()
         loss = loss_of(model, shard(images), shard(labels))
         if step == 3 and hvd.rank() == 1:
-            loss = loss * float("inf")  # one rank overflows: all must skip the step
+            loss = loss * float("inf")  # one rank overflows, so all must skip the step
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
@@ -397,7 +397,7 @@ def test_adasum_of_equal_steps_is_that_step():
 @pytest.mark.parametrize("op", ["Average", "Adasum"])
 @on_torch_ranks("shm2", "one")
 def test_a_wrapped_optimizer_shows_what_it_is(op):
-    """As Horovod's: libraries read these, and look for the name in the class so as not to wrap twice."""
+    """Libraries read these attributes as they do with Horovod, and check the class name to avoid wrapping twice."""
     model = make_model()
     factor = 2.0 if op == "Average" else 1.0
     optimizer = hvd.DistributedOptimizer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of DistributedOptimizer: what may follow what, graphs that differ between ranks, and wrong use."""
+"""Rounds of DistributedOptimizer: the allowed orders of calls, graphs that differ between ranks, and wrong use."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_one_backward_too_many_is_refused():
         backward(model)
     optimizer.step()
     optimizer.zero_grad()
-    backward(model)  # and goes on after a step
+    backward(model)  # after the error, training continues with the next step
     optimizer.step()
     return model.weight.item()
 
@@ -37,10 +37,10 @@ def test_one_backward_too_many_is_refused():
 def test_a_step_that_was_left_out_starts_the_round_anew():
     model, optimizer = one_weight()
     backward(model)
-    optimizer.zero_grad()  # what a gradient scaler's user does after a skipped step
+    optimizer.zero_grad()  # users of a gradient scaler do this after a skipped step
     backward(model, float(hvd.rank()))
     assert model.weight.grad.item() == 0.5
-    model.zero_grad()  # the same, past the optimizer
+    model.zero_grad()  # clears the gradients without calling the optimizer
     backward(model, float(hvd.rank() * 2))
     assert model.weight.grad.item() == 1.0
     optimizer.step()
@@ -146,7 +146,7 @@ def test_hooks_end_with_the_optimizer():
     model, optimizer = one_weight()
     del optimizer
     backward(model, float(hvd.rank()))
-    assert model.weight.grad.item() == hvd.rank()  # nobody reduces any more
+    assert model.weight.grad.item() == hvd.rank()  # the hooks are gone, so the gradient is not reduced
 
 
 @on_torch_ranks("one", "shm2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerSGD in DistributedOptimizer: values of one process, full rank, equal factors, exact bytes, saved states, NaN."""
+"""PowerSGD in DistributedOptimizer: simulated values, full rank, equal factors, exact bytes, saved states, NaN."""
 
 import logging
 
@@ -26,7 +26,7 @@ def gradient(rank, step, shape=SHAPE):
 
 
 class Training:
-    """One matrix whose gradients are given, and optionally a vector, whose gradient is that of its first row."""
+    """Training of a matrix with given gradients, and optionally of a vector that gets the gradient of its first row."""
 
     def __init__(self, method, shape=SHAPE, with_vector=False, **options):
         self.matrix = torch.nn.Parameter(torch.zeros(shape))
@@ -74,7 +74,7 @@ def test_values_are_those_of_one_process(scope, feedback):
         return training.matrix.detach().numpy().tobytes().hex()[:4000]
     kept = buckets[0]
     assert ("residual" in kept["memory"]) == feedback
-    # Equal on all ranks, bit by bit: the weights, and Q.
+    # The weights and Q must be equal on all ranks, bit for bit.
     return training.matrix.detach().numpy().tobytes().hex()[:4000], [it.tolist() for it in kept["shared"].values()]
 
 
@@ -104,8 +104,8 @@ def test_the_factors_are_all_that_a_step_sends():
         return sum(hvd.allgather_object(moved))
 
     thin, thick = sent(4), sent(8)
-    factors = 2 * 4 * 4 * (4096 + 1024)  # of rank 4, in both directions
-    # The small messages in which ranks agree may take a few bytes more or less.
+    factors = 2 * 4 * 4 * (4096 + 1024)  # bytes of factors of rank 4 in both directions
+    # The negotiation messages may take a few bytes more or less.
     assert abs(thick - thin - factors) < 1000
     assert factors <= thin < factors + 1000
 
@@ -161,7 +161,7 @@ def test_two_optimizers_a_process_set_and_several_passes():
             optimizer.zero_grad()
         values = torch.from_numpy(gradient(hvd.rank(), step))
         (first.matrix * values).sum().backward()
-        ((first.matrix + second.matrix) * values).sum().backward()  # one backward() through both
+        ((first.matrix + second.matrix) * values).sum().backward()  # one backward pass through both
         first.optimizer.step()
         second.optimizer.step()
     weights = hvd.allgather_object((first.matrix.tolist(), second.matrix.tolist()))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How public projects use horovod.torch: the same calls in the same order, in code of our own.
+"""Uses of horovod.torch by public projects: their calls in their order, in code written for this test.
 
-docs/projects.md names the projects, the files that were read and their commits. Each test says in its first line whose
-use it is. Where a project trains, K ranks must end up where one process with all of the data does.
+docs/projects.md names the projects, the files that were read and their commits. The first line of each test names the
+project. Where a project trains, K ranks must get the weights of one process that has all of the data.
 """
 
 import importlib
@@ -33,7 +33,7 @@ STEPS = 4
 
 
 def make_model_of_this_rank():
-    """As scripts that seed each rank differently have it before the broadcast."""
+    """Return the model that a script has before the broadcast if it seeds each rank differently."""
     model = make_model()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -49,7 +49,7 @@ def backward(model, images, labels):
 
 @on_torch_ranks("shm2")
 def test_training_script_with_metrics_that_share_a_name():
-    """tczhangzhi/pytorch-distributed: broadcast, then wrap with fp16; losses and counts reduced as 'barrier'."""
+    """tczhangzhi/pytorch-distributed: broadcasts, then wraps with fp16; reduces losses and counts as 'barrier'."""
     model = make_model_of_this_rank()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = OPTIMIZERS["sgd"](model.parameters())
@@ -78,7 +78,7 @@ def test_training_script_with_metrics_that_share_a_name():
 
 @on_torch_ranks("shm2")
 def test_one_optimizer_for_each_parameter_made_after_backward():
-    """pyro-ppl/pyro: an optimizer comes to life with its parameter's first gradient, and is wrapped only then."""
+    """pyro-ppl/pyro: makes and wraps an optimizer for each parameter when its first gradient exists."""
     model = make_model()
     names = {parameter: f"store.{name}" for name, parameter in model.named_parameters()}
     optimizers = {}
@@ -99,10 +99,10 @@ def test_one_optimizer_for_each_parameter_made_after_backward():
 def test_computation_model_of_a_framework():
     """pytorch/ignite: operations by hvd.mpi_ops, Min, Max and Product by allgather, horovod.run as the spawner."""
     with pytest.raises(ImportError):
-        importlib.import_module("horovod.run.runner")  # where Horovod had it before 0.20
+        importlib.import_module("horovod.run.runner")  # Horovod had the module there before 0.20
     assert callable(horovod.run)
     major, minor = map(int, horovod.__version__.split(".")[:2])
-    assert (major, minor) >= (0, 23)  # from then on it calls hvd.barrier(), with whatever it was passed
+    assert (major, minor) >= (0, 23)  # from this version on ignite calls hvd.barrier() with all its arguments
     hvd.init(comm=None)
     mine = torch.tensor([hvd.rank() + 1, 5 - hvd.rank()])
     reduced = {op: hvd.allreduce(mine, op=getattr(hvd.mpi_ops, op)).tolist() for op in ("Sum", "Average")}
@@ -160,14 +160,14 @@ def test_contrastive_loss_over_the_features_of_all_ranks(with_gradients):
     whole.backward()
     torch.testing.assert_close(loss, whole)
     for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
-        # Every rank has the gradient of its own rows alone, and the optimizer averages these parts.
+        # Every rank has the gradient of its own rows only, and the optimizer averages these parts.
         torch.testing.assert_close(ours.grad * hvd.size(), theirs.grad)
     return check_same_weights(model, weights(model))
 
 
 @on_torch_ranks("shm2")
 def test_strategy_that_synchronizes_clips_and_steps():
-    """ludwig-ai/ludwig: its own names around ours, types from horovod.torch.optimizer, a barrier by allreduce."""
+    """ludwig-ai/ludwig: wraps our functions under its own names, uses horovod.torch.optimizer, allreduce as barrier."""
     from horovod.torch.optimizer import _DistributedOptimizer
 
     model = make_model_of_this_rank()
@@ -296,7 +296,7 @@ def test_preconditioner_that_starts_everything_and_then_waits():
 @pytest.mark.parametrize("passes", [1, 2])
 @on_torch_ranks("shm2")
 def test_strategy_that_never_lets_step_synchronize(passes):
-    """Lightning-AI/pytorch-lightning 1.9: skip_synchronize() for a whole fit, synchronize() after each backward."""
+    """Lightning-AI/pytorch-lightning 1.9: skip_synchronize() for the whole fit, synchronize() after each backward."""
     model = make_model_of_this_rank()
     halves = [list(model[:3].parameters()), list(model[3:].parameters())]
     optimizers = [torch.optim.SGD(half, 0.05) for half in halves]

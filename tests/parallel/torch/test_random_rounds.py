@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random schedules, another for each rank: all ends as the model says, in values or in errors by name, and it ends."""
+"""Random schedules that differ between ranks: each ends with the values or error that a model of the rules gives."""
 
 import os
 import warnings
@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 import horovod.torch as hvd
 
 EXAMPLES = int(os.environ.get("ROUNDS_EXAMPLES", "150"))
-LIMIT_S = 60  # for a schedule, which takes milliseconds
-IMPORT_LIMIT_S = 120  # for the first one, and the one after a failure
-pytestmark = pytest.mark.timeout(240 + EXAMPLES)  # the first one imports torch
+LIMIT_S = 60  # seconds for a schedule, which normally takes milliseconds
+IMPORT_LIMIT_S = 120  # seconds for the first schedule, and for the first one after a failure
+pytestmark = pytest.mark.timeout(240 + EXAMPLES)  # the first schedule imports torch
 
 examples = settings(
     deadline=None,
     derandomize=True,
     max_examples=EXAMPLES,
-    # A failing example costs the world, so each attempt to shrink it would start all ranks anew.
+    # Do not shrink: a failing example ends the world, so each attempt would start all ranks again.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
     database=None,
@@ -37,7 +37,7 @@ ERRORS = {
     "the gradients are being reduced at this moment": "under way",
 }
 
-# What ranks do
+# The operations of a rank.
 
 every = tuple(range(COUNT))
 some = st.one_of(st.just(every), st.just(every), st.sets(st.sampled_from(every), min_size=1).map(sorted).map(tuple))
@@ -46,7 +46,7 @@ zero_grad, step, synchronize, sync_step = ((name, (), 0) for name in ("zero_grad
 
 
 def iterations(passes):
-    """One iteration of a training loop on one rank: mostly a good one, else one of what users do."""
+    """Return a strategy for one iteration of a rank's training loop: mostly correct ones, else mistakes of users."""
     full = st.lists(backward, min_size=passes, max_size=passes)
     partial = st.lists(backward, max_size=passes)
     good = full.map(lambda passes: [zero_grad, *passes, step])
@@ -75,7 +75,7 @@ def plans(draw, size):
         passes=draw(st.sampled_from([1, 1, 2])),
         group=group,
         wait=wait,
-        # What has begun when a rank joins, or waits for the rest of its group, is not the model's.
+        # The model does not cover operations in flight when a rank joins, nor groups that still wait for a gradient.
         joins=wait and not group and draw(st.booleans()),
         frozen=tuple(draw(st.just(()) | fixed)),
     )
@@ -88,11 +88,11 @@ def in_one_list(lists):
     return [operation for operations in lists for operation in operations]
 
 
-# What becomes of it
+# The outcome of a schedule.
 
 
 def follow(plan, schedules):
-    """How this rank's schedule ended, its parameters, and its gradients."""
+    """Run this rank's schedule. Return how it ended, the parameters, and the gradients."""
     schedule, frozen = schedules[hvd.rank()], plan.frozen[hvd.rank()] if plan.frozen else ()
     parameters = [torch.nn.Parameter(torch.zeros(number + 1)) for number in every]
     named = [(f"w{number}", parameter) for number, parameter in enumerate(parameters)]
@@ -109,7 +109,7 @@ def follow(plan, schedules):
     outcome = "ended"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a step after synchronize()
+            warnings.simplefilter("ignore")  # torch warns about a step after synchronize()
             for operation in schedule:
                 perform(optimizer, parameters, frozen, *operation)
     except (hvd.HorovodInternalError, AssertionError) as error:
@@ -151,7 +151,7 @@ def check(world, plan, schedules):
 
 
 def check_ranks_agree(plan, expected):
-    """The rules are good: ranks that have made equally many steps are equal, as long as nobody was left behind."""
+    """Check the model itself: ranks that made equally many steps have equal parameters, if all reached the end."""
     if all(rank.outcome == "ended" for rank in expected) and not plan.joins:
         for rank in expected:
             twins = [other for other in expected if other.steps == rank.steps]

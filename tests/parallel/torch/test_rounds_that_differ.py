@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that do different things between two steps: what users' scripts do, one by one, and the errors they read."""
+"""Ranks that act differently between two steps: one test for each habit of users' scripts, with its error."""
 
 import re
 import threading
@@ -38,7 +38,7 @@ def values(parameters):
 
 
 def on_every_rank_alike(parameters, optimizer):
-    """After an error on all ranks training can go on."""
+    """Check that training can go on after an error on all ranks."""
     optimizer.zero_grad()
     before = values(parameters)
     backward(*parameters)
@@ -99,7 +99,8 @@ def test_a_thawed_parameter_is_reduced_at_once():
     for _ in range(2):
         optimizer.zero_grad()
         backward(parameters[0])
-        assert optimizer._reducer._round.complete  # what nobody trains is not waited for, nor spoken about again
+        # A parameter that no rank trains is neither waited for nor negotiated again.
+        assert optimizer._reducer._round.complete
         optimizer.step()
     parameters[1].requires_grad_(True)
     for expected in (-1.0, -3.0):
@@ -121,7 +122,7 @@ def test_a_step_that_one_rank_leaves_out_is_an_error_on_all(skipper, wait):
             optimizer.zero_grad()
             backward(*parameters)
             if step == 1 and hvd.rank() == skipper:
-                optimizer.synchronize()  # a gradient scaler of its own opinion
+                optimizer.synchronize()  # this rank's gradient scaler skips the step
                 continue
             optimizer.step()
 
@@ -136,7 +137,7 @@ def test_a_batch_that_one_rank_leaves_out_pairs_up_with_the_next():
     parameters = weights()
     optimizer = wrap(parameters)
     batches = 3 if hvd.rank() == 0 else 4
-    for _ in range(batches):  # `if loss.isnan(): continue` has cost rank 0 one
+    for _ in range(batches):  # rank 0 skips one batch because of `if loss.isnan(): continue`
         optimizer.zero_grad()
         backward(*parameters)
         optimizer.step()
@@ -171,7 +172,7 @@ def test_zero_grad_before_step_on_one_rank_is_an_error_on_all(unused):
 def test_zero_grad_before_step_on_all_ranks_is_a_step_without_gradients():
     parameters = weights()
     optimizer = wrap(parameters, groups=[parameters])
-    for used in (parameters[:1], parameters):  # also while a part of a group waits for the rest
+    for used in (parameters[:1], parameters):  # the first time, part of a group still waits for the rest
         backward(*used)
         optimizer.zero_grad()
         optimizer.step()
@@ -185,7 +186,7 @@ def test_gradients_dropped_past_the_optimizer_on_all_ranks_whose_graphs_then_dif
     optimizer = wrap(parameters)
     backward(*parameters)
     for parameter in parameters:
-        parameter.grad = None  # model.zero_grad()
+        parameter.grad = None  # what model.zero_grad() does
     backward(parameters[hvd.rank()])
     optimizer.step()
     assert values(parameters) == [0.0, 0.0]
@@ -351,7 +352,7 @@ def test_either_idiom_of_a_step_on_either_rank():
                 optimizer.step()
     assert values(parameters) == [1.0 - 8, 1.0 - 4]
     optimizer.zero_grad()
-    for _ in range(2):  # gradients are complete after backward(), so this needs no synchronize()
+    for _ in range(2):  # gradients are complete after backward(), so no synchronize() is needed
         backward(*parameters)
         with optimizer.skip_synchronize():
             optimizer.step()
@@ -368,7 +369,7 @@ def test_two_optimizers_whose_gradients_come_in_another_order_on_each_rank():
         for optimizer in optimizers:
             optimizer.zero_grad()
         inner, outer = (first, second) if hvd.rank() == 0 else (second, first)
-        # Autograd comes to what was used last first.
+        # Autograd first reaches what was used last.
         sum(parameter.sum() for parameter in inner + outer).backward()
         for optimizer in optimizers:
             optimizer.step()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several optimizers whose parameters have the same names: each trains as one process would on the whole batch."""
+"""Several optimizers whose parameters have equal names: each trains as one process would on the whole batch."""
 
 import contextlib
 import gc
@@ -18,9 +18,10 @@ from horovod.common.settings import Settings
 from horovod.torch.gradients import round_messages
 from horovod.torch.gradients.flights import Flights
 
-ROWS = 2  # of each rank
+ROWS = 2  # rows of each rank
 STEPS = 3
-EQUAL, DIFFERENT = [(4, 3), (4, 3), (4, 3)], [(4, 3), (4, 5), (4, 1)]  # of layers called `weight` and `bias`
+# Shapes of layers whose parameters are called `weight` and `bias`.
+EQUAL, DIFFERENT = [(4, 3), (4, 3), (4, 3)], [(4, 3), (4, 5), (4, 1)]
 
 
 def make_models(shapes):
@@ -29,7 +30,7 @@ def make_models(shapes):
 
 
 def rows_of(step, ranks):
-    """What these ranks train on, and what one process does in their place."""
+    """Return the rows of these ranks, so that one process can train on the rows of all ranks."""
     generator = torch.Generator().manual_seed(step)
     whole = torch.randn(ROWS * hvd.size(), 4, generator=generator)
     return torch.cat([whole[ROWS * rank : ROWS * (rank + 1)] for rank in ranks])
@@ -40,7 +41,7 @@ def loss_of(model, inputs):
 
 
 def train_alone(models, ranks):
-    """Train the models on what these ranks have, in this process alone."""
+    """Train the models in this process alone on the rows of these ranks."""
     optimizer = torch.optim.SGD([it for model in models for it in model.parameters()], 0.1, momentum=0.5)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -115,7 +116,7 @@ def test_models_that_are_trained_together(shapes, way):
     several = options.pop("several", False)
     ranks = range(hvd.size())
     models = make_models(shapes)
-    junk = [bytearray(1000 + number) for number in range(100 * hvd.rank())]  # addresses differ between ranks
+    junk = [bytearray(1000 + number) for number in range(100 * hvd.rank())]  # so that addresses differ between ranks
     optimizers = [wrap(model, **options) for model in models]
     for step in range(STEPS):
         step_once(models, optimizers, step, several)
@@ -142,7 +143,8 @@ def test_models_that_are_trained_together_on_other_routes():
 @on_torch_ranks("shm2")
 def test_optimizers_that_ranks_make_in_different_orders():
     models = make_models(DIFFERENT)
-    unused = wrap(make_models(EQUAL)[0]) if hvd.rank() == 0 else None  # collides, and is never used
+    # The names of this optimizer collide with those of the others, but it is never used.
+    unused = wrap(make_models(EQUAL)[0]) if hvd.rank() == 0 else None
     order = [0, 1, 2] if hvd.rank() == 0 else [2, 0, 1]
     made = {number: wrap(models[number]) for number in order}
     optimizers = [made[number] for number in range(3)]
@@ -158,7 +160,7 @@ def test_optimizers_that_ranks_make_in_different_orders():
 @pytest.mark.parametrize("shape", [EQUAL[0], DIFFERENT[1]], ids=str)
 @on_torch_ranks("shm2")
 def test_names_that_collide_on_one_rank_only(shape, wait):
-    """That rank reports the collision, and all ranks append the suffix."""
+    """Rank 1 reports the collision, and all ranks append the suffix."""
     unused = wrap(torch.nn.Linear(*shape)) if hvd.rank() == 1 else None
     models = make_models(EQUAL[:1])
     optimizer = wrap(models[0], wait=wait)
@@ -175,12 +177,13 @@ def test_names_that_collide_on_one_rank_only(shape, wait):
 @pytest.mark.parametrize("shapes", [EQUAL[:2], DIFFERENT[:2]], ids=str)
 @on_torch_ranks("shm2")
 def test_a_model_that_one_rank_leaves_out(shapes, wait):
-    """The other rank trains both; this one contributes zeros for the model that it leaves out, and makes the step."""
+    """Rank 0 trains both models. Rank 1 contributes zeros for the model that it leaves out, and calls step()."""
     models, expected = make_models(shapes), make_models(shapes)
     optimizers = [wrap(model, wait=wait) for model in models]
     plain = torch.optim.SGD([it for model in expected for it in model.parameters()], 0.1, momentum=0.5)
     for step in range(STEPS):
-        left_out = step % 2 if step or shapes is DIFFERENT[:2] else None  # twins are told apart by their first use
+        # The first use distinguishes models of equal shapes, so no rank leaves one out in the first step.
+        left_out = step % 2 if step or shapes is DIFFERENT[:2] else None
         for optimizer in (*optimizers, plain):
             optimizer.zero_grad()
         mine = [loss_of(models[number], rows_of(step, [hvd.rank()])) for number in range(2)]
@@ -220,7 +223,7 @@ def test_process_sets_that_overlap():
         if rank:
             assert len(set(names(optimizers[1]) + names(optimizers[2]))) == 4
         if rank < 2:
-            assert names(optimizers[0]) == ["allreduce.weight", "allreduce.bias"]  # alone in its process set
+            assert names(optimizers[0]) == ["allreduce.weight", "allreduce.bias"]  # the only one in its process set
     finally:
         for process_set in sets:
             hvd.remove_process_set(process_set)
@@ -237,7 +240,7 @@ def test_gradients_that_add_up_over_several_passes(wait):
         for optimizer in optimizers:
             optimizer.zero_grad()
         for step in (2 * window, 2 * window + 1):
-            used = slice(2 if step % 2 else 1)  # the second model in every second pass
+            used = slice(2 if step % 2 else 1)  # the second model takes part in every second pass
             sum(loss_of(model, rows_of(step, [hvd.rank()])) for model in models[used]).backward()
             sum(loss_of(model, rows_of(step, [0, 1])) for model in expected[used]).backward()
         for optimizer in (*optimizers, *plain):
@@ -279,7 +282,7 @@ def test_sparse_gradients(as_dense):
 @on_torch_ranks("shm2")
 def test_a_replacement_that_counts_its_optimizers_from_the_start():
     models = make_models(EQUAL[:2])
-    for _ in range(2):  # the survivor has used more of them than the replacement
+    for _ in range(2):  # so that the survivor has used more optimizers than the replacement
         earlier = [wrap(model) for model in make_models(EQUAL[:2])]
     optimizers = [wrap(model) for model in models]
     del earlier
@@ -302,14 +305,14 @@ def test_twins_that_ranks_use_in_different_orders_are_an_error_on_all():
     models = make_models(EQUAL[:2])
     order = [0, 1] if hvd.rank() == 0 else [1, 0]
     made = {number: wrap(models[number]) for number in order}
-    for _ in range(2):  # once more if the program goes on
+    for _ in range(2):  # twice, because a program that goes on must get the error again
         with pytest.raises(hvd.HorovodMismatchError, match=SWAPPED):
             step_once(models, [made[0], made[1]], 0)
 
 
 @on_torch_ranks("shm2")
 def test_twins_that_ranks_use_in_different_orders_after_they_met_again_are_an_error_on_all():
-    """Ordinals are given out again, so the twins are compared again."""
+    """The new world numbers its optimizers from the start, so models of equal shapes are compared again."""
     models = make_models(EQUAL[:2])
     optimizers = [wrap(model) for model in models]
     step_once(models, optimizers, 0)
@@ -319,7 +322,7 @@ def test_twins_that_ranks_use_in_different_orders_after_they_met_again_are_an_er
     if hvd.rank() == 0:
         with pytest.raises(hvd.HorovodMismatchError, match=SWAPPED):
             step_once(models, optimizers, 1)
-    else:  # leaves the first model out, and comes to its optimizer's step later
+    else:  # rank 1 leaves the first model out, and calls its optimizer's step() later
         with pytest.raises(hvd.HorovodMismatchError, match=SWAPPED):
             loss_of(models[1], rows_of(1, [1])).backward()
         with pytest.raises(hvd.HorovodMismatchError, match=SWAPPED):
@@ -337,7 +340,7 @@ def test_twins_are_not_compared_where_the_user_turned_that_off():
 
 @on_torch_ranks("shm2")
 def test_models_that_share_names_and_do_not_begin_alike():
-    """Optimizers of different shapes cannot be confused, so ranks only warn, and name both optimizers."""
+    """Optimizers of different shapes cannot be confused, so ranks only warn and name both optimizers."""
     torch.manual_seed(hvd.rank())
     models = [torch.nn.Linear(*shape) for shape in DIFFERENT[:2]]
     optimizers = [wrap(model) for model in models]
@@ -354,13 +357,13 @@ def test_models_that_share_names_and_do_not_begin_alike():
 def test_names_are_those_of_the_parameters_unless_they_collide():
     first, second = make_models(EQUAL[:2])
     optimizer = wrap(first)
-    assert not optimizer._reducer._sends_early  # before ranks have agreed
+    assert not optimizer._reducer._sends_early  # ranks have not agreed on the names yet
     step_once([first], [optimizer], 0)
     plain = ["allreduce.weight", "allreduce.bias"]
     assert names(optimizer) == plain
     assert optimizer._reducer._sends_early
     assert optimizer._reducer._known.exchange_name() == "DistributedOptimizer.weight"
-    later = wrap(second)  # collides with one that runs
+    later = wrap(second)  # its names collide with those of an optimizer in use
     step_once([first, second], [optimizer, later], 1)
     assert names(optimizer) == plain
     suffix = names(later)[0].removeprefix(plain[0])
@@ -376,7 +379,7 @@ def test_names_are_those_of_the_parameters_unless_they_collide():
 
 @contextlib.contextmanager
 def recorded():
-    """List the exchanges of optimizers, by name, and gradients that are sent before the exchange."""
+    """Record the exchanges of optimizers by name, and the gradients that are sent before the exchange."""
     events = []
     begin_exchange, start = round_messages.Exchange, Flights.start
 
@@ -399,7 +402,7 @@ def recorded():
 @pytest.mark.parametrize("parts", [["encoder"], ["encoder", "decoder"]], ids=str)
 @on_torch_ranks("shm2")
 def test_messages_and_early_sending_from_the_second_step_on(parts):
-    """Each optimizer exchanges one message in a step, and sends gradients of 512 KB or more before that message."""
+    """Each optimizer exchanges one message per step, and sends gradients of 512 KB or more before that message."""
     layers = [torch.nn.Linear(4, 200_000) for _ in parts]
     hvd.broadcast_parameters([it for layer in layers for it in layer.parameters()], root_rank=0)
     with settings({"HOROVOD_TORCH_OVERLAP": True}):

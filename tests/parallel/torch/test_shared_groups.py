@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer and the distributed optimizer made of it share parameter groups, state and hooks, whatever is loaded."""
+"""An optimizer and the distributed optimizer made of it share groups, state and hooks, also after loading a state."""
 
 import copy
 import gc
@@ -20,14 +20,14 @@ either = pytest.mark.parametrize("loads", ["wrapper", "original"])
 
 
 def make(op="average", lr=1.0, **options):
-    """(parameter, original, wrapper); the gradient of the parameter is 1 in each step."""
+    """Return (parameter, original, wrapper). The gradient of the parameter is 1 in each step."""
     weight = torch.nn.Parameter(torch.zeros(1))
     original = torch.optim.SGD([weight], lr, **options)
     return weight, original, hvd.DistributedOptimizer(original, [("weight", weight)], op=OPS[op])
 
 
 def step(optimizer, weight):
-    """How far one training step moves the parameter: its learning rate, without momentum."""
+    """Make one step. Return the change of the parameter: its learning rate, without momentum."""
     before = weight.item()
     optimizer.zero_grad()
     weight.sum().backward()
@@ -94,7 +94,7 @@ def test_schedulers_made_before_and_after_wrapping(op):
             wrapper.load_state_dict(wrapper.state_dict())
             alone.load_state_dict(alone.state_dict())
         assert step(wrapper, weight) == pytest.approx(step(alone, other))
-        # torch's warnings about the order of steps would fail this test.
+        # torch would warn about the order of steps, and the warning would fail this test.
         for scheduler in (early, between, late, *alone_schedulers):
             scheduler.step()
 
@@ -108,7 +108,7 @@ def test_steps_count_for_schedulers_of_the_original_and_only_those(op):
     wrapper = hvd.DistributedOptimizer(original, [("weight", weight)], op=OPS[op])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scheduler.step()  # in the wrong order: the warning is due
+        scheduler.step()  # called before a step, so torch must warn
     assert any("before `optimizer.step()`" in str(it.message) for it in caught)
     scheduler = torch.optim.lr_scheduler.StepLR(original, 1)
     wrapper.register_step_post_hook(lambda *_: scheduler.step())
@@ -123,7 +123,7 @@ def test_steps_count_for_schedulers_of_the_original_and_only_those(op):
 @on_torch_ranks("shm2")
 def test_a_tensor_learning_rate(loads):
     weight = torch.nn.Parameter(torch.zeros(1))
-    # The implementation for several tensors refuses a rate that is a tensor.
+    # foreach=False, because torch's implementation for several tensors refuses a learning rate that is a tensor.
     original = torch.optim.Adam([weight], torch.tensor(1.0), foreach=False)
     early = torch.optim.lr_scheduler.LambdaLR(original, lambda epoch: 0.5**epoch)
     wrapper = hvd.DistributedOptimizer(original, [("weight", weight)])
@@ -153,7 +153,7 @@ def test_a_group_added_to_either_is_reduced(op, loads):
     if op == "average":
         assert later.grad.tolist() == [0.5, 0.5]
     wrapper.step()
-    # Adasum adds what is orthogonal.
+    # Adasum adds orthogonal gradients.
     assert later.tolist() == pytest.approx([-0.05, -0.05] if op == "average" else [-0.1, -0.1])
     wrapper.load_state_dict(wrapper.state_dict())
     check_shared(original, wrapper)
@@ -181,7 +181,7 @@ def test_state_that_is_set_as_unpickling_does(loads):
 @either
 @on_torch_ranks("shm2")
 def test_loading_forgets_the_round(loads):
-    """What was reduced before is not taken for another backward pass too many."""
+    """Gradients that were reduced before loading do not count as a backward pass too many."""
     weight, original, wrapper = make()
     weight.sum().backward()
     (original if loads == "original" else wrapper).load_state_dict(with_rate(original, 0.25))
@@ -209,12 +209,12 @@ def test_hooks_run_once():
         assert seen == [("loaded", 0.5), ("loaded", 0.25)]
         seen.clear()
     step(wrapper, weight)
-    # torch 2.1 runs no step hooks once the process has compiled something.
+    # torch 2.1 runs no step hooks after the process has compiled something.
     assert seen == (["before step", "after step"] if step_hooks_run() else [])
 
 
 class Replaces(torch.optim.SGD):
-    """Loads in its own way, past __setstate__."""
+    """Optimizer that loads a state without calling __setstate__."""
 
     def load_state_dict(self, state_dict):
         pairs = zip(state_dict, self.param_groups, strict=True)
@@ -253,7 +253,7 @@ def test_neither_keeps_the_wrapper_alive():
         gc.enable()
 
 
-# Copies
+# Copies.
 
 
 @pytest.mark.checked_numbers("a copy's step, which reduces nothing", against="a single process")
@@ -277,10 +277,10 @@ def test_copies_are_plain_optimizers_and_say_so(op):
         (parameter,) = made.param_groups[0]["params"]
         parameter.grad = torch.full((1,), 1.0 + hvd.rank())
         before = parameter.item()
-        made.step()  # without the other rank
+        made.step()  # a step that does not involve the other rank
         assert before - parameter.item() == pytest.approx(1.5 + hvd.rank())
         made.load_state_dict(made.state_dict())
-        if make_copy is copy.copy:  # which shares everything with the wrapper, as a shallow copy does
+        if make_copy is copy.copy:  # a shallow copy shares its tensors with the wrapper
             weight.data.fill_(before)
             wrapper.state[weight]["momentum_buffer"].fill_(1.0)
         with warnings.catch_warnings():

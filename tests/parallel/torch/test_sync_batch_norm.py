@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SyncBatchNorm on parts of a batch is BatchNorm of one process on the whole batch: outputs, statistics, gradients."""
+"""SyncBatchNorm on parts of a batch equals BatchNorm of one process on the whole batch, gradients included."""
 
 import copy
 import pickle
@@ -17,19 +17,19 @@ from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 TWO_AND_FOUR = ("shm2", "shm4")
 PLAIN = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d, 5: torch.nn.BatchNorm3d}
-# How far a result may be from that of float64 arithmetic, in units of its largest value.
+# Largest error relative to float64 arithmetic, in units of the result's largest value.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def parts(shape, dtype, rows, seed=0):
-    """Every rank's part of one batch: `rows[rank]` rows, off centre, so that rounding shows."""
+    """Return every rank's part of one batch. Values are not centred, so that rounding shows."""
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randn(sum(rows), *shape[1:], generator=generator, dtype=torch.float64) * 3 + 5
     return [part.to(dtype) for part in whole.split(rows)]
 
 
 def close(result, expected, dtype, made_of=None):
-    """Of the given dtype, and as close as that of the values that it was made of allows."""
+    """Check the dtype of a result and its distance from the expected values, with the tolerance of `made_of`."""
     assert result.dtype == dtype
     scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
     tolerance = TOLERANCE[made_of or dtype] * scale
@@ -37,7 +37,7 @@ def close(result, expected, dtype, made_of=None):
 
 
 def trained(module, inputs, weights):
-    """Output, input gradient and parameter gradients of a step; the loss is a weighted sum of cubes."""
+    """Return output, input gradient and parameter gradients of a step. The loss is a weighted sum of cubes."""
     inputs = inputs.clone().requires_grad_()
     module.zero_grad()
     output = module(inputs)
@@ -46,7 +46,7 @@ def trained(module, inputs, weights):
 
 
 def compare(module, reference, inputs):
-    """One step of `module` on this rank's part against `reference`, in float64, on the whole batch."""
+    """Compare a step of `module` on this rank's part with a float64 step of `reference` on the whole batch."""
     rank, rows, dtype = hvd.rank(), [len(part) for part in inputs], inputs[0].dtype
     weights = parts(inputs[0].shape, torch.float64, rows, seed=100)
     output, gradient, own = trained(module, inputs[rank], weights[rank])
@@ -63,7 +63,7 @@ def compare(module, reference, inputs):
 
 
 def pair(dims, channels, **options):
-    """A SyncBatchNorm and the layer of one process, in float64, with the same parameters."""
+    """Return a SyncBatchNorm and a float64 BatchNorm with equal parameters."""
     torch.manual_seed(3)
     reference = PLAIN[dims](channels, **options).double()
     for parameter in reference.parameters():
@@ -129,13 +129,13 @@ def test_too_few_values():
         layer(mine)
     with pytest.raises(ValueError, match=r"\(N, 2, ...\)"):
         layer(torch.ones(2, 3))
-    layer(torch.ones(1, 2))  # two, over all ranks
+    layer(torch.ones(1, 2))  # two rows over all ranks, so it is allowed
 
 
 @on_torch_ranks(*TWO_AND_FOUR)
 def test_several_layers_and_one_used_twice():
     torch.manual_seed(5)
-    # Without a bias, whose gradient before a normalisation is zero but for rounding.
+    # No bias: before a normalisation its gradient is zero except for rounding.
     first, second = torch.nn.Conv2d(3, 3, 1, bias=False), torch.nn.Conv2d(3, 3, 1, bias=False)
     shared = torch.nn.BatchNorm2d(3)
     reference = torch.nn.Sequential(first, shared, torch.nn.Sigmoid(), second, shared, torch.nn.BatchNorm2d(3)).double()
@@ -166,7 +166,8 @@ def test_copies_and_frozen_inputs():
     layer = SyncBatchNorm(3, affine=True)
     twin = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
     assert twin.process_set is hvd.global_process_set
-    inputs = torch.randn(4, 3)  # needs no gradient: only the parameters' are computed, without communication
+    # The inputs need no gradient, so only the parameters' gradients are computed, without communication.
+    inputs = torch.randn(4, 3)
     layer(inputs).square().sum().backward()
     twin(inputs).square().sum().backward()
     torch.testing.assert_close(layer.weight.grad, twin.weight.grad)
@@ -182,7 +183,7 @@ def test_under_compile():
         torch.manual_seed(10 * step + hvd.rank())
         inputs = torch.randn(4, 2)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler, about its own doings
+            warnings.simplefilter("ignore")  # the compiler warns about its own code
             results = [module(inputs) for module in (eager, compiled)]
         torch.testing.assert_close(*results)
         for result in results:
@@ -201,7 +202,7 @@ def make_models(count):
 
 
 def check_models_in_one_backward(sets):
-    """Train one model in each of these process sets; each rank trains those of the sets that it is in."""
+    """Train one model in each of these process sets. Each rank trains the models of its sets."""
     mine = [
         (hvd.SyncBatchNorm.convert_sync_batchnorm(model, it).double(), reference.double(), it)
         for model, reference, it in zip(make_models(len(sets)), make_models(len(sets)), sets, strict=True)

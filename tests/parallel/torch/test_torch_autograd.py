@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients through the collectives, as Horovod defines them: averages where one might expect sums.
+"""Gradients through the collectives as Horovod defines them: averages in some places where one might expect sums.
 
 Every rank's loss is its output times a weight that depends on the rank, so that gradients of ranks can be told apart.
 """
@@ -21,7 +21,7 @@ def leaf(*shape, dtype=torch.float64):
 
 
 def weight(rank, rows):
-    """The gradient that a rank's loss gives to each row of its output."""
+    """Return the gradient that a rank's loss gives to each row of its output."""
     return torch.arange(rows, dtype=torch.float64) + 10.0 * (rank + 1)
 
 
@@ -30,7 +30,7 @@ def backward(output):
 
 
 def weights(rows):
-    """Of all ranks: [size, rows]."""
+    """Return the gradients of all ranks, of shape [size, rows]."""
     return torch.stack([weight(rank, rows) for rank in range(hvd.size())])
 
 
@@ -54,7 +54,7 @@ def test_allreduce(name):
 @on_all_ranks(*WORLDS)
 def test_gradient_that_is_not_contiguous():
     tensor = leaf(3)
-    hvd.allreduce(tensor, op=hvd.Sum).sum().backward()  # an expanded scalar
+    hvd.allreduce(tensor, op=hvd.Sum).sum().backward()  # the gradient is an expanded scalar
     check_tensor(tensor.grad, torch.full((3,), float(hvd.size()), dtype=torch.float64))
 
 
@@ -75,7 +75,7 @@ def test_grouped_allreduce():
 
 
 def gathered_gradient(first_rows):
-    """The own rows of the average of what all ranks' losses give."""
+    """Return this rank's rows of the average of all ranks' gradients."""
     total = sum(first_rows)
     average = weights(total).mean(0)
     return torch.split(average, first_rows)[hvd.rank()]
@@ -111,7 +111,7 @@ def test_broadcast():
 @pytest.mark.checked_numbers("gradients of alltoall", against="the exact values")
 @on_all_ranks(*WORLDS)
 def test_alltoall():
-    """Rows go back where they came from; one row is never sent and has no gradient."""
+    """Gradients go back to the ranks that sent the rows; one row is never sent and has no gradient."""
     size, rank = hvd.size(), hvd.rank()
     tensor = leaf(size * (rank + 1) + 1)
     output, received = hvd.alltoall(tensor, splits=[rank + 1] * size)
@@ -159,7 +159,7 @@ def test_gradient_of_a_gradient():
     total = sum(range(1, hvd.size() + 1))
     check_tensor(gradient, torch.full((3,), 3.0 * hvd.size() * total**2, dtype=torch.float64))
     gradient.sum().backward()
-    # Once more through both allreduces.
+    # The second derivative goes through both allreduces again.
     check_tensor(tensor.grad, torch.full((3,), 6.0 * total * hvd.size() ** 2, dtype=torch.float64))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations in compiled functions: one graph, the values and gradients of eager code.
+"""Operations in compiled functions: one graph, with the values and gradients of eager code.
 
-The tests compile as far as torch.compile does without generating code, which would take minutes.
+The tests use backends of torch.compile that generate no code, because code generation would take minutes.
 """
 
 import pytest
@@ -12,19 +12,19 @@ from harness.worlds import on_all_ranks
 import horovod.torch as hvd
 from horovod.torch.graph import HAS_OPERATORS
 
-WORLDS = ("shm2",)  # compilers of four ranks would only take twice as long
+WORLDS = ("shm2",)  # four ranks would only compile for twice as long
 
 
 def compiled(function, unknown_sizes=False, **options):
     torch._dynamo.reset()
-    # aot_eager of torch < 2.4 is not needed: there every operation leaves the graph.
+    # torch < 2.4 does not need aot_eager, because there every operation leaves the graph.
     if HAS_OPERATORS:
         torch._dynamo.config.capture_dynamic_output_shape_ops = unknown_sizes
     return torch.compile(function, backend="aot_eager" if HAS_OPERATORS else "eager", **options)
 
 
 def check_same(function, unknown_sizes=False, **options):
-    """Outputs and gradients of a function of one tensor, compiled and eager."""
+    """Check that a function of one tensor has equal outputs and gradients when compiled and in eager code."""
     start = torch.arange(24.0).reshape(12, 2) + hvd.rank()
     tensors = [start.clone().requires_grad_() for _ in range(2)]
     whole = {"fullgraph": True} if HAS_OPERATORS else {}
@@ -66,7 +66,7 @@ def test_blocking_operations_stay_in_the_graph():
 @pytest.mark.skipif(not HAS_OPERATORS, reason="this torch has no operators with gradients; operations leave the graph")
 @on_all_ranks("shm2")
 def test_the_compiler_may_choose_the_strides():
-    """What is refused in eager code, because the user can see it, is dealt with where the user cannot."""
+    """Eager code refuses such strides, but in compiled code the user cannot see which strides the compiler chooses."""
     tensor = torch.arange(6.0).reshape(2, 3)
     result = compiled(lambda it: hvd.allreduce(it.t() * 1.0), fullgraph=True)(tensor)
     torch.testing.assert_close(result, tensor.t(), rtol=0, atol=0)
@@ -98,7 +98,7 @@ def test_in_place_operations():
     start = torch.full((3,), float(hvd.rank()))
     whole = {"fullgraph": True} if HAS_OPERATORS else {}
     check_tensor(compiled(overwrite, **whole)(start), overwrite(start))
-    target = torch.full((2, 3), float(hvd.rank())).t()  # an argument, and not contiguous
+    target = torch.full((2, 3), float(hvd.rank())).t()  # an argument that is not contiguous
     if HAS_OPERATORS:
         compiled(lambda tensor: hvd.broadcast_(tensor, 1), **whole)(target)
         check_tensor(target, torch.ones(3, 2))
@@ -151,7 +151,7 @@ def test_operators_are_what_they_say():
 
 
 def negated(values):
-    """A tensor of these values with the negative bit: its memory holds their opposites."""
+    """Return a tensor of these values with the negative bit: its memory holds the negated values."""
     return torch._neg_view(-torch.tensor(values))
 
 

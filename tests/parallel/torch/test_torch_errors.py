@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes with torch tensors, handles, process sets, join, and signals that break a wait."""
+"""Mistakes with torch tensors, handles, process sets and join, and signals that interrupt a wait."""
 
 import threading
 import time
@@ -68,7 +68,7 @@ def test_complex_parameter_is_named():
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=[("mixer", parameter)])
     with pytest.raises(ValueError, match="'mixer' cannot be reduced: torch.complex64 is not.*view_as_complex"):
         parameter.abs().sum().backward()
-    del optimizer  # it had to live until here, because its hooks reduce
+    del optimizer  # its hooks reduce, so it had to live until here
     check_engine_works()
 
 
@@ -109,7 +109,7 @@ def test_handles():
     with pytest.raises(ValueError, match="cleared"):
         hvd.poll(handle)
     handles = [hvd.allreduce_async(torch.full((500,), float(index)), op=hvd.Sum) for index in range(20)]
-    trash = [torch.full((500,), -1.0) for _ in range(50)]  # would take the place of inputs freed too early
+    trash = [torch.full((500,), -1.0) for _ in range(50)]  # would reuse the memory of inputs that were freed too early
     for index, handle in enumerate(handles):
         check_tensor(hvd.synchronize(handle), torch.full((500,), float(index * hvd.size())))
     assert len(trash) == 50
@@ -169,7 +169,7 @@ def test_join():
 
 @on_all_ranks(*WORLDS)
 def test_a_signal_breaks_synchronize():
-    """The last rank comes only when the others have been interrupted."""
+    """The last rank calls only after the other ranks have been interrupted."""
     tensor = torch.ones(3)
     if odd_one_out():
         hvd.barrier()
@@ -181,7 +181,7 @@ def test_a_signal_breaks_synchronize():
         took = time.monotonic() - sent[0]
         hvd.barrier()
         assert took < patience(10), f"{took} s"
-    assert hvd.synchronize(handle) is tensor  # the handle is as good as before
+    assert hvd.synchronize(handle) is tensor  # the interrupted handle still works
     check_tensor(tensor, torch.full((3,), float(hvd.size())))
 
 
@@ -194,7 +194,7 @@ def test_other_threads_run_while_one_waits():
     handle = hvd.allreduce_async(torch.ones(3), name="held")
     waiting = threading.Thread(target=hvd.synchronize, args=(handle,))
     waiting.start()
-    hvd.barrier()  # would never come if the waiting thread held the interpreter
+    hvd.barrier()  # would never return if the waiting thread held the interpreter
     waiting.join()
 
 
@@ -214,6 +214,6 @@ def test_before_init_and_after_shutdown():
         with pytest.raises(hvd.HorovodInternalError, match=r"hvd\.init\(\)"):
             call()
     hvd.init()
-    assert hvd.allreduce_async(torch.ones(3)) == 1  # handles and names start anew
+    assert hvd.allreduce_async(torch.ones(3)) == 1  # handles and names are numbered from the start
     hvd.synchronize(1)
     check_engine_works()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that lose their memory while an operation on them is under way: noticed when it is waited for, by name."""
+"""Tensors that lose their memory while an operation uses them: the wait raises an error with the tensor's name."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.adapter import plain_tensors
 
 WITHOUT_TABLE = ArrayCalls(plain_tensors(None), default_context.handles.plain, translate)
-COUNT = 1000  # elements
+COUNT = 1000  # number of elements
 
 
 def replace_data(tensor):
@@ -28,7 +28,7 @@ def set_another(tensor):
         tensor.set_(torch.zeros(COUNT))
 
 
-# What frees memory wherever the engine may be is done only when the engine is done, before anybody has waited.
+# These calls free the memory at once, so tests make them after the engine has finished, and before synchronize().
 RESIZED = {
     "resize_": lambda tensor: tensor.resize_(4 * COUNT),
     "a smaller resize_": lambda tensor: tensor.resize_(COUNT // 2),
@@ -56,7 +56,7 @@ def wait_until_done(handle):
 
 @contextlib.contextmanager
 def without_table():
-    """As with an older torch."""
+    """Use the path of an older torch, which has no table of functions for other libraries."""
     before, mpi_ops._native = mpi_ops._native, WITHOUT_TABLE
     try:
         yield
@@ -67,7 +67,7 @@ def without_table():
 @pytest.mark.parametrize("start", STARTS)
 @on_all_ranks("shm2")
 def test_a_tensor_that_was_resized_is_named(start):
-    """And the ranks and the name are none the worse for it."""
+    """The ranks and the name can be used again afterwards."""
     for maker, make in MAKERS.items():
         for resize in RESIZED.values():
             tensor = make(torch.ones(COUNT))
@@ -83,13 +83,14 @@ def test_a_tensor_that_was_resized_is_named(start):
 @pytest.mark.parametrize("maker", MAKERS)
 @on_all_ranks("shm2", "tcp2")
 def test_memory_that_a_tensor_lost_is_there_for_the_engine(maker):
-    """Rank 0 gives its tensor other memory before rank 1 has come: what rank 1 gets is what rank 0 had submitted."""
+    """Rank 0 replaces its tensor's memory before rank 1 calls. Rank 1 must get what rank 0 had submitted."""
     for replace in REPLACED.values():
         tensor = MAKERS[maker](torch.full((COUNT,), 3.0))
         if hvd.rank() == 0:
             handle = hvd.allreduce_async_(tensor, name="replaced", op=hvd.Sum)
             replace(tensor)
-            others = [torch.full((COUNT,), -1.0) for _ in range(20)]  # where it lay, had it been freed
+            # These would reuse the tensor's memory if it had been freed.
+            others = [torch.full((COUNT,), -1.0) for _ in range(20)]
         hvd.allreduce(torch.zeros(1), name="rank 0 has replaced it")
         if hvd.rank() == 0:
             with pytest.raises(ValueError, match=r"'allreduce.replaced' was resized or given other memory"):
@@ -113,7 +114,7 @@ DROPS = {
 @pytest.mark.parametrize("maker", MAKERS)
 @on_all_ranks("shm2")
 def test_a_tensor_may_be_dropped_meanwhile(maker):
-    """Rank 1 takes part after rank 0 has dropped its tensor and used as much memory for others."""
+    """Rank 1 calls after rank 0 has dropped its tensor and has allocated other tensors of that size."""
     count = 100 * COUNT
     for start in DROPS.values():
         tensor = MAKERS[maker](torch.full((count,), 3.0))
@@ -165,12 +166,12 @@ def backward_with(parameters, optimizer):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @on_all_ranks("shm2")
 def test_a_gradient_that_lost_its_memory_between_backward_and_step_is_named(layout):
-    """Where step() waits, gradients are under way while the program goes on. One layout travels natively, one not."""
+    """If step() waits, gradients are in flight after backward(). One layout takes the native path, the other not."""
     weight = torch.nn.Parameter(torch.ones(2, 3, 5, 5).to(memory_format=layout))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 0.1), [("w", weight)])
     optimizer._reducer._wait_in_backward = False
     (weight * 2).sum().backward()
-    optimizer.step()  # in the first round nothing is under way before step()
+    optimizer.step()  # in the first round no gradient is in flight before step()
     optimizer.zero_grad()
     (weight * 2).sum().backward()
     weight.grad.set_(torch.zeros(2, 3, 5, 5))
@@ -194,14 +195,14 @@ OPTIONS = {"each for itself": {}, "a group": {"groups": 1}, "fp16": {"compressio
 @pytest.mark.parametrize("layout", LAYOUTS)
 @on_all_ranks("shm2")
 def test_a_gradient_that_was_replaced_between_backward_and_step_is_named(layout, options):
-    """Never a step with the replaced gradient as it was on this rank: that would differ between ranks."""
+    """step() must not use a gradient that was replaced on this rank, because ranks would then differ."""
     weight = torch.nn.Parameter(LAYOUTS[layout]())
     optimizer = torch.optim.SGD([weight], 1.0)
     optimizer = hvd.DistributedOptimizer(optimizer, [("w", weight)], op=hvd.Sum, **OPTIONS[options])
     optimizer._reducer._wait_in_backward = False
     backward_with([weight], optimizer)
     weight.grad = weight.grad * 2
-    optimizer.step()  # in the first round gradients are sent in step(): twice their sum
+    optimizer.step()  # in the first round step() sends the gradients, so it sends the doubled ones
     assert (weight == -6).all()
     backward_with([weight], optimizer)
     weight.grad = weight.grad * 2
@@ -210,12 +211,12 @@ def test_a_gradient_that_was_replaced_between_backward_and_step_is_named(layout,
     assert (weight == -6).all()
     backward_with([weight], optimizer)
     optimizer.synchronize()
-    weight.grad = weight.grad * 2  # the way that the error names
+    weight.grad = weight.grad * 2  # the remedy that the error names
     with optimizer.skip_synchronize():
         optimizer.step()
     assert (weight == -12).all()
     backward_with([weight], optimizer)
-    weight.grad = None  # dropped by all: a step without it
+    weight.grad = None  # dropped on all ranks, so the step does without it
     optimizer.step()
     return weight.tolist()
 
@@ -233,7 +234,7 @@ def test_a_gradient_that_was_changed_in_place_between_backward_and_step_is_named
     optimizer._reducer._wait_in_backward = False
     backward_with(weights, optimizer)
     torch.nn.utils.clip_grad_value_(weights, 1.0)
-    optimizer.step()  # in the first round gradients are sent in step(), after what the program does to them
+    optimizer.step()  # in the first round step() sends the gradients, after the program has changed them
     assert all((weight == -2).all() for weight in weights)
     backward_with(weights, optimizer)
     torch.nn.utils.clip_grad_value_(weights, 1.0)
@@ -253,7 +254,7 @@ def test_a_gradient_that_was_changed_in_place_between_backward_and_step_is_named
 
 @on_all_ranks("shm2")
 def test_a_gradient_that_was_dropped_before_the_first_step_counts_as_zeros():
-    """In the first round gradients are sent in step(). The other ranks have one."""
+    """In the first round step() sends the gradients. Rank 0 has one for the first weight; no rank has the second."""
     weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, 1.0), op=hvd.Sum)
     optimizer._reducer._wait_in_backward = False

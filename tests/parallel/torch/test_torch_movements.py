@@ -14,7 +14,7 @@ WORLDS = ("shm2", "shm4")
 
 
 def ragged(dtype, width=3):
-    """Each rank's rows: none on rank 0, one more on every further rank."""
+    """Return each rank's rows: none on rank 0, and one more on every further rank."""
     arrays = inputs((8, width), dtype, seed="ragged")
     return [array[:rank] for rank, array in enumerate(arrays)]
 
@@ -65,7 +65,7 @@ def test_alltoall_of_every_dtype():
 
 @on_all_ranks(*WORLDS)
 def test_alltoall_with_splits():
-    """Rank r sends r + i % 2 rows to rank i and keeps what is left of its 20 rows."""
+    """Rank r sends r + i % 2 rows to rank i, and does not send the rest of its 20 rows."""
     size, rank = hvd.size(), hvd.rank()
     arrays = inputs((20, 2), "float32", seed="splits")
     splits = [[source + target % 2 for target in range(size)] for source in range(size)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch door's two ways: ordinary calls run natively, others through Python, and nobody can tell the difference.
+"""Ordinary PyTorch calls run natively, unusual ones through Python; results, errors and handles must not differ.
 
 Each test also runs as with an older torch, which has no table of functions for other libraries.
 """
@@ -27,7 +27,7 @@ Sum = hvd.Sum
 
 @contextlib.contextmanager
 def calls(native):
-    """The door with these native calls, which count the results they give."""
+    """Use these native calls in horovod.torch, and count the results that they return."""
     before = mpi_ops._native
     mpi_ops._native = counting = Counting(NATIVE[native])
     try:
@@ -54,7 +54,7 @@ def native_way(data):
 
 
 def through_python(data):
-    """A parameter needs a closer look."""
+    """Return a copy as a parameter, which the native path leaves to Python."""
     return torch.nn.Parameter(data.clone(), requires_grad=False)
 
 
@@ -79,7 +79,7 @@ CALLS = {
 
 
 def flat(result):
-    """A result as what can be compared: dtypes, shapes and values."""
+    """Return the dtypes, shapes and values of a result, so that results can be compared."""
     tensors = result if isinstance(result, tuple) else (result,)
     for tensor in tensors:
         assert (tensor.is_contiguous(), tensor.is_cpu, tensor.requires_grad) == (True, True, False)
@@ -89,7 +89,7 @@ def flat(result):
 @both_ways
 @on_all_ranks("one", "shm2", "shm4")
 def test_ranks_may_go_either_way(native):
-    """Also without a name: the number for it is taken once, whichever way it goes."""
+    """Calls without a name work too: each takes exactly one number, on either path."""
     for call in CALLS.values():
         data = torch.arange(12.0).reshape(4, 3) + 100 * hvd.rank()
         expected = flat(call(through_python(data), "x"))
@@ -129,7 +129,7 @@ def test_shapes_at_the_edge(native):
             check_tensor(hvd.allgather(empty), torch.cat([empty] * hvd.size()))
             check_tensor(hvd.alltoall(empty, [0] * hvd.size())[0], empty[:0])
         assert counting.taken == 16
-        many = hvd.allreduce(torch.ones([1] * 70), op=Sum)  # more dimensions than NumPy has
+        many = hvd.allreduce(torch.ones([1] * 70), op=Sum)  # more dimensions than NumPy supports
         assert (many.dim(), many.item()) == (70, hvd.size())
         assert counting.taken == 16
 
@@ -195,7 +195,7 @@ def test_whatever_is_odd_is_left_to_python(native):
 @both_ways
 @on_all_ranks("shm2", "shm4")
 def test_splits_of_every_kind(native):
-    """Member i gets i rows; one row more is nobody's."""
+    """Member i gets i rows; no member gets the last row."""
     rows, size = hvd.size() * (hvd.size() - 1) // 2, hvd.size()
     tensor = torch.arange(2.0 * (rows + 1)).reshape(-1, 2) + 1000 * hvd.rank()
     counts = list(range(size))
@@ -226,7 +226,7 @@ def test_results_have_memory_of_their_own(native):
                 result += 0.5
                 check_tensor(tensors[index], torch.full((3, 2), float(index)))
             results.clear()
-            trash = [torch.full((3, 2), -1.0) for _ in range(50)]  # would take the place of memory freed too early
+            trash = [torch.full((3, 2), -1.0) for _ in range(50)]  # would reuse memory that was freed too early
             for index, view in enumerate(views):
                 check_tensor(view, torch.full_like(view, index + 0.5))
             assert len(trash) == 50
@@ -239,7 +239,7 @@ def test_a_signal_breaks_a_call_whose_result_the_engine_still_writes(native):
         if hvd.rank() == 0:
             with pytest.raises(KeyboardInterrupt), sigint_after_a_moment():
                 hvd.allreduce(torch.ones(300), op=Sum, name="broken")
-            others = [torch.full((300,), -1.0) for _ in range(200)]  # would take the place of memory freed too early
+            others = [torch.full((300,), -1.0) for _ in range(200)]  # would reuse memory that was freed too early
         hvd.barrier()
         if hvd.rank() != 0:
             check_tensor(hvd.allreduce(torch.ones(300), op=Sum, name="broken"), torch.full((300,), float(hvd.size())))

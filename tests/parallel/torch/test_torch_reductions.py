@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of torch tensors: every operation and dtype against NumPy, in every form that the door has."""
+"""Reductions of torch tensors: every operation and dtype against NumPy, through every function of horovod.torch."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_allreduce_of_every_dtype(op):
             assert hvd.synchronize(handle) is tensor
         results += in_place
         for tensor, arrays in zip(tensors, group, strict=True):
-            check_tensor(tensor, arrays[hvd.rank()])  # the input of what is not in place is as it was
+            check_tensor(tensor, arrays[hvd.rank()])  # operations that are not in place leave their input unchanged
         digests += [
             check_reduced(to_numpy(result), group[index % len(group)], op) for index, result in enumerate(results)
         ]
@@ -128,13 +128,13 @@ def test_compression():
 
 
 class HalfByTorch(hvd.Compression.fp16):
-    """A user's compressor, made from ours: torch converts, not the engine."""
+    """Compressor of a user, derived from Horovod's: torch converts, not the engine."""
 
 
 @on_all_ranks(*WORLDS)
 def test_float32_is_not_rounded_on_one_host():
     tensor = torch.randn(3001, generator=torch.Generator().manual_seed(hvd.rank()))
-    tensor[7] = 1e6  # float16 would make infinity of it
+    tensor[7] = 1e6  # float16 would turn it into infinity
     for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
         for op in (hvd.Sum, hvd.Average):
             plain = hvd.allreduce(tensor, op=op)
@@ -161,7 +161,7 @@ def test_compression_gives_the_bits_of_torch():
         )
         for one, other in zip(ours, by_torch, strict=True):
             check_tensor(one, other)
-    # A rank that asks for gradients lets torch convert: the others need not.
+    # A rank whose tensor requires a gradient lets torch convert; the other ranks need not do so.
     tensor = whole.clone().requires_grad_(hvd.rank() == 0)
     check_tensor(
         hvd.allreduce(tensor, compression=hvd.Compression.fp16).detach(), hvd.allreduce(whole, compression=HalfByTorch)
@@ -174,7 +174,7 @@ def mine_of(rows):
 
 @on_all_ranks(*WORLDS)
 def test_adasum():
-    """Orthogonal gradients add up, equal ones average."""
+    """Orthogonal gradients are added, equal ones averaged."""
     tensor = torch.zeros(hvd.size())
     tensor[hvd.rank()] = 1.0
     check_tensor(hvd.allreduce(tensor, op=hvd.Adasum), torch.ones(hvd.size()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse tensors: gathered, and equal to the dense reduction."""
+"""Sparse tensors: the ranks gather them, and the result equals the dense reduction."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ WORLDS = ("shm2", "shm4")
 
 
 def sparse_of(rank, dtype=torch.float32):
-    """Two rows of five, one of which is given twice; rank 0 gives nothing at all."""
+    """Return two rows of five, one of them given twice. Rank 0 gives no rows."""
     if rank == 0:
         return torch.zeros(5, 3, dtype=dtype).to_sparse(1)
     indices = torch.tensor([[rank, 4, rank]])
@@ -50,7 +50,7 @@ def test_integers_and_several_sparse_dimensions():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
 @on_all_ranks(*WORLDS)
 def test_the_average_of_integers_is_exact(dtype):
-    """Every rank gives a one, a seven twice and the largest value; row 3 has a part of rank 0 alone."""
+    """Every rank gives 1, 7 twice and the largest value; at index 3 only rank 0 gives a nonzero value."""
     largest = torch.iinfo(dtype).max if dtype != torch.int64 else 1 << 40
     mine = hvd.rank() == 0
     values = torch.tensor([1, 7, 7, largest, 9 * mine], dtype=dtype)

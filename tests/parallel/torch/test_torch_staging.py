@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staging of device tensors without a device: copies that arrive when the test says so, all else as with CUDA."""
+"""Staging of device tensors without a device: the test decides when copies arrive; the rest works as with CUDA."""
 
 import threading
 
@@ -19,7 +19,7 @@ add = default_context.handles.add
 
 
 class Gate:
-    """An event of the device: the copy behind it happens when the gate is opened."""
+    """Stand-in for a device event: after `open`, waiting for it makes the copy that the event follows."""
 
     def __init__(self, copy, is_open):
         self._copy = copy
@@ -36,7 +36,7 @@ class Gate:
 
 
 class LateStreams:
-    """Host memory is poisoned until the copy has arrived, so that whoever reads it early gets wrong numbers."""
+    """Streams whose copies arrive late. Until then host memory holds wrong numbers, so that early reads are noticed."""
 
     def __init__(self, is_open=True):
         self.is_open = is_open
@@ -120,7 +120,7 @@ def test_callers_of_asynchronous_operations_do_not_wait_for_the_device():
     pending = [staged.start(Call(ALLREDUCE, in_place=True), [mine(3)], will_wait=False) for _ in range(3)]
     handles = [add(each) for each in pending]
     assert not any(hvd.poll(handle) for handle in handles)
-    hvd.barrier()  # an operation on the host overtakes them
+    hvd.barrier()  # an operation on a host tensor overtakes the staged ones
     check_tensor(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
     for gate in streams.gates:
         gate.open()
@@ -130,7 +130,7 @@ def test_callers_of_asynchronous_operations_do_not_wait_for_the_device():
 
 @on_all_ranks(*WORLDS)
 def test_unnamed_operations_are_numbered_at_the_call():
-    """Rank 0's first operation is staged and late, the others' is on the host; both are the first of their kind."""
+    """Rank 0's first operation is staged and late, the other ranks' is on the host; both must get the first number."""
     late = LateStreams(is_open=False)
     staged = StagedCollectives(default_context, late)
     if hvd.rank() == 0:

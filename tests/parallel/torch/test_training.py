@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training as a whole: bit for bit as DistributedDataParallel, under torch.compile, with communication overlapped."""
+"""Whole trainings: bit for bit equal to DistributedDataParallel, under torch.compile, and with overlap."""
 
 import gc
 import json
@@ -68,7 +68,7 @@ OLD_COMPILER = not hasattr(torch.library, "register_autograd")
 )
 @on_torch_ranks("shm2")
 def test_compiled(what):
-    # The eager backend traces as the others do; code generation is not ours to test.
+    # A backend that traces like the others is enough, because Horovod does not generate code.
     model = make_model()
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
     forward = torch.compile(model, backend="aot_eager") if what == "model" else model
@@ -80,7 +80,7 @@ def test_compiled(what):
 
     run = step if what == "model" else torch.compile(step, backend="aot_eager")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own deprecations
+        warnings.simplefilter("ignore")  # the compiler's own deprecation warnings
         for images, labels in batches(5):
             run(shard(images), shard(labels))
     torch._dynamo.reset()
@@ -88,7 +88,7 @@ def test_compiled(what):
 
 
 class Mark(torch.autograd.Function):
-    """Hands its input on; in backward says when it was reached."""
+    """Identity function that calls `reached` when the backward pass comes to it."""
 
     @staticmethod
     def forward(ctx, tensor, reached):
@@ -105,7 +105,7 @@ OVERLAP = World("overlap2", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_TORC
 
 
 def agree_on_names(first, last, optimizer):
-    """Before the first exchange of an optimizer no gradient is sent."""
+    """Make one step, because an optimizer sends no gradient before its first exchange."""
     last(first(torch.ones(1, 4))).sum().backward()
     assert not optimizer._reducer._flights
     optimizer.step()
@@ -114,8 +114,8 @@ def agree_on_names(first, last, optimizer):
 
 @on_torch_ranks(OVERLAP)
 def test_last_layers_are_reduced_before_backward_ends():
-    # The first layer's backward cannot go on before the last layer's gradient is reduced: no overlap, no end.
-    first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to go at once
+    # The backward pass of the first layer waits for the reduction of the last layer's gradient.
+    first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to be sent at once
     model = torch.nn.ModuleList([first, last])
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
@@ -136,7 +136,7 @@ def test_last_layers_are_reduced_before_backward_ends():
 @on_torch_ranks(OVERLAP)
 def test_timeline_shows_the_overlap():
     path = Path(hvd.broadcast_object(f"/tmp/overlap-{os.getpid()}.json", name="path"))
-    first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to go at once
+    first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to be sent at once
     model = torch.nn.ModuleList([first, last])
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())

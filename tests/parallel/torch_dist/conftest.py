@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""These tests are for those who have torch."""
+"""Collect these tests only where torch is installed."""
 
 import importlib.util
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective of torch.distributed over the horovod backend, against what one process computes."""
+"""Every collective of torch.distributed with the horovod backend, against values computed in one process."""
 
 from functools import reduce
 
@@ -72,7 +72,7 @@ def test_all_reduce_operations():
 
 
 def in_another_order(tensor, rank):
-    """Every other rank has the elements of an image in another order in memory."""
+    """Return a copy whose elements are in another order in memory on odd ranks."""
     return tensor.clone(memory_format=torch.channels_last if rank % 2 else torch.contiguous_format)
 
 
@@ -189,7 +189,7 @@ def test_all_to_all():
             same(
                 output, torch.cat([rank_tensor(r, (size * 2, 3), dtype)[2 * rank : 2 * rank + 2] for r in range(size)])
             )
-        # Rank r sends r + s rows to rank s.
+        # The rank `giver` sends giver + taker rows to the rank `taker`.
         rows = [[giver + taker for taker in range(size)] for giver in range(size)]
         inputs = [rank_tensor(giver, (sum(rows[giver]), 2)) for giver in range(size)]
         expected = torch.cat([inputs[giver].split(rows[giver])[rank] for giver in range(size)])

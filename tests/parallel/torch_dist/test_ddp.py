@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel over the horovod backend: the same bits as over Gloo, in all its modes."""
+"""DistributedDataParallel with the horovod backend gives the bits of Gloo, in all its modes."""
 
 from itertools import pairwise
 from unittest import mock
@@ -94,18 +94,19 @@ def test_four_ranks_agree_with_one_process():
             update.step()
         expected = torch.cat([parameter.detach().reshape(-1) for parameter in whole.parameters()])
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
-        return ours.tolist()  # the same on all ranks
+        return ours.tolist()  # equal on all ranks
 
 
 @on_torch_ranks("shm2")
 def test_a_hook_that_waits_inside_a_callback():
     """PowerSGD's callbacks wait for collectives that they start themselves."""
     with process_group() as (rank, _):
-        model = DistributedDataParallel(network())  # one bucket: with several, the order of such collectives is open
+        # One bucket, because with several the order of such collectives is not defined.
+        model = DistributedDataParallel(network())
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        # Where torch sees a GPU the hook asks CUDA to finish what is under way on the tensors' device, also if that is
-        # the CPU, which CUDA refuses.
+        # If torch sees a GPU, the hook synchronises the tensors' device through CUDA, also if that device is the CPU,
+        # which CUDA refuses.
         with mock.patch.object(torch.cuda, "is_available", return_value=False):
             return train(model, rank, steps=5).tolist()
 
@@ -122,7 +123,7 @@ def test_unused_parameters_batch_norm_and_uneven_inputs():
             return (self.sometimes if head else self.used)(self.body(inputs))
 
     with process_group() as (rank, _):
-        torch.manual_seed(rank)  # DDP spreads rank 0's parameters and buffers
+        torch.manual_seed(rank)  # DDP broadcasts rank 0's parameters and buffers
         model = DistributedDataParallel(TwoHeads(), find_unused_parameters=True)
         update = torch.optim.SGD(model.parameters(), lr=0.1)
         with model.join():
@@ -130,4 +131,4 @@ def test_unused_parameters_batch_norm_and_uneven_inputs():
                 update.zero_grad()
                 model(batch(rank, step)[0], head=step % 2).square().mean().backward()
                 update.step()
-        return [parameter.tolist() for parameter in model.module.parameters()]  # the last rank's, spread by join
+        return [parameter.tolist() for parameter in model.module.parameters()]  # join broadcasts those of the last rank

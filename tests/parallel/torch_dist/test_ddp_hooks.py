@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressing hooks for DistributedDataParallel: values, saved state, bad values, and what is refused."""
+"""Compressing hooks for DistributedDataParallel: values, saved state, NaN and infinity, and refused arguments."""
 
 import logging
 from itertools import pairwise
@@ -22,7 +22,7 @@ HOOKS = {"int8": ddp_hooks.int8_hook, "topk": ddp_hooks.topk_hook, "powersgd": d
 
 
 def state_of(method, **more):
-    """The method's state with the arguments of its reference."""
+    """Return the method's state with the arguments that its reference uses."""
     if method == "int8":
         return ddp_hooks.Int8State(16, **{"min_bytes": 0, **more})
     if method == "topk":
@@ -43,7 +43,7 @@ def backward(model, rank, step, dtype=torch.float32):
 
 
 class Watched:
-    """A model over DDP in small buckets with a hook, and the parameters of each bucket in its last step."""
+    """Model under DDP with small buckets and a hook; records the parameters of each bucket in the last step."""
 
     def __init__(self, method, state, dtype=torch.float32, **options):
         self.plain = network(dtype)
@@ -70,13 +70,13 @@ class Watched:
         return torch.cat([it.detach().reshape(-1) for it in self.plain.parameters()])
 
     def gradients(self):
-        """Each bucket's gradients."""
+        """Return each bucket's gradients."""
         parameters = list(self.plain.parameters())
         return [torch.cat([parameters[number].grad.reshape(-1) for number in bucket]) for bucket in self.buckets]
 
 
 class ReferenceTraining:
-    """The same training in one process: the gradients of all ranks, averaged by a reference in the same buckets."""
+    """Equal training in one process: a reference averages the gradients of all ranks in the recorded buckets."""
 
     def __init__(self, method, size, *, feedback):
         self.method, self.size, self.feedback = method, size, feedback
@@ -130,7 +130,7 @@ def test_weights_of_every_step_at_two_ranks(backend):
         for method in METHODS:
             layouts, watched = compare_with_reference(method, rank, size, STEPS)
             assert layouts[0] != layouts[1], "DDP has not rearranged its buckets"
-            answers.append((layouts[-1], watched.weights().tolist()))  # the same on all ranks
+            answers.append((layouts[-1], watched.weights().tolist()))  # equal on all ranks
         return answers
 
 
@@ -176,7 +176,7 @@ def test_small_buckets_are_dense():
 
 
 def poison(watched, rank, bucket, value):
-    """Let one value of one bucket's gradients be bad on rank 1 in the next step; return the handle that ends this."""
+    """Spoil one value of a bucket's gradients on rank 1 in the next step. Return the handle that removes the hook."""
 
     def spoil(gradient):
         gradient = gradient.clone()
@@ -220,7 +220,8 @@ def test_one_bad_value_makes_its_bucket_nan_everywhere_and_keeps_the_memory(valu
 def test_a_loaded_state_continues_with_the_same_bits():
     with process_group("gloo") as (rank, _):
         for method in METHODS:
-            first = Watched(method, state_of(method), find_unused_parameters=True)  # its buckets never change
+            # With this option DDP never rearranges its buckets.
+            first = Watched(method, state_of(method), find_unused_parameters=True)
             first.train(rank, range(6))
             saved = [first.state.state_dict(), first.plain.state_dict(), first.optimizer.state_dict()]
             saved = torch.load(_file_of(saved))
@@ -270,7 +271,7 @@ def test_a_loaded_state_waits_for_the_final_buckets():
             second = Watched("int8", state_of("int8"))
             second.state.load_state_dict(saved)
             assert memory(second.state).keys() == memory(first.state).keys()
-            second.train(rank, [3])  # in DDP's first buckets
+            second.train(rank, [3])  # DDP starts with its initial buckets
             second.train(rank, [4])
             assert second.state._loaded == {}
             loaded = {index for index, it in saved["buckets"].items() if it["tensors"]}
@@ -322,7 +323,7 @@ def test_a_process_group_of_some_ranks():
         reference = ReferenceTraining("int8", 1, feedback=True)
         assert watched.state.step == 3
         assert watched.weights().numel() == sum(it.numel() for it in reference.parameters)
-        if rank == 0:  # a reference of one rank plays rank 0
+        if rank == 0:  # the group `alone` has one rank, whose steps are rank 0's
             other = Watched("int8", state_of("int8", process_group=alone), process_group=alone)
             for step in range(3):
                 other.train(0, [step])
@@ -333,7 +334,7 @@ def test_a_process_group_of_some_ranks():
 @pytest.mark.slow
 @on_torch_ranks("shm2", limit_s=180)
 def test_without_error_feedback_learning_is_visibly_worse():
-    """A regression whose gradients are mostly small: what top-k never sends is never learnt without feedback."""
+    """Most gradients of this regression are small: without feedback, top-k never sends them."""
 
     def final_loss(rank, feedback):
         torch.manual_seed(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that are freed, or lose their memory, while an asynchronous operation of torch.distributed works on them."""
+"""Tensors that are freed or lose their memory while an asynchronous operation of torch.distributed uses them."""
 
 import gc
 
@@ -12,7 +12,7 @@ all_gather_single = new_name(dist, "all_gather_single", "all_gather_into_tensor"
 reduce_scatter_single = new_name(dist, "reduce_scatter_single", "reduce_scatter_tensor")
 
 pytestmark = pytest.mark.timeout(150)
-COUNT = 1000  # elements
+COUNT = 1000  # number of elements
 
 RESIZED = {
     "resize_": lambda tensor: tensor.resize_(8 * COUNT),
@@ -58,7 +58,7 @@ STARTS = {
 
 
 def until_the_engine_is_done(work):
-    """Let the engine finish without landing the operation: memory may be freed only then."""
+    """Let the engine finish without finishing the operation: only then may memory be freed."""
     dist.barrier()
     for one in getattr(work, "_works", getattr(work, "works", [work])):
         while not one._flight.wait(0.1):
@@ -101,7 +101,7 @@ def test_a_tensor_that_the_script_forgets_lives_until_the_end():
         work = all_gather_single(output, torch.full((COUNT,), 1.0 + rank), async_op=True)
         reduced = dist.all_reduce(torch.full((COUNT,), 1.0 + rank), async_op=True)
         gc.collect()
-        others = [torch.full((COUNT,), -1.0) for _ in range(8)]  # which would get the memory
+        others = [torch.full((COUNT,), -1.0) for _ in range(8)]  # would get the memory if it were free
         reduced.wait()
         work.wait()
         assert reduced.result()[0].tolist() == [3.0] * COUNT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReduceOp.AVG of integers over the horovod backend: the exact quotient, though the sum does not fit in the type."""
+"""ReduceOp.AVG of integers with the horovod backend: the exact quotient, even if the sum does not fit the type."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ LARGE = {
 
 
 def quotients(rows):
-    """The exact averages of the ranks' numbers, truncated toward zero."""
+    """Return the exact averages of the ranks' numbers, truncated toward zero."""
     sums = [sum(column) for column in zip(*rows, strict=True)]
     return [abs(total) // len(rows) * (1 if total >= 0 else -1) for total in sums]
 

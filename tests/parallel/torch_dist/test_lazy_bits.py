@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed's collectives on tensors with the negative or the conjugate bit: values travel, not memory."""
+"""torch.distributed's collectives send the values of tensors with the negative or conjugate bit, not their memory."""
 
 import pytest
 import torch
@@ -65,10 +65,10 @@ def test_the_negative_bit():
 @pytest.mark.checked_numbers("a reduction of conjugate views", against="NumPy")
 @on_torch_ranks("shm2")
 def test_the_conjugate_bit():
-    """torch refuses conjugates in most of its functions; the process group takes them wherever they get through."""
+    """torch refuses conjugate tensors in most of its functions; the process group accepts them where torch does."""
     with process_group() as (rank, _):
         group = dist.distributed_c10d._get_default_group()
-        # A sum would be right by chance if all ranks had the bit.
+        # If all ranks had the bit, a sum would be right by chance.
         tensor = torch.tensor([complex(rank, 1.0)])
         tensor = tensor.conj() if rank == 0 else tensor
         group.allreduce([tensor]).wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous work, futures, wrong calls, time limits, lost ranks, and ends of groups."""
+"""Asynchronous work, futures, wrong calls, time limits, lost ranks, and the end of groups."""
 
 import gc
 import os
@@ -113,7 +113,7 @@ def test_wrong_calls_are_refused_and_the_group_lives_on():
 
 @on_torch_ranks("shm2")
 def test_time_limits():
-    hvd.barrier()  # the limit is also that of making the group: all ranks begin at once
+    hvd.barrier()  # the limit also applies to making the group, so all ranks start at once
     with process_group(timeout=timedelta(seconds=4)) as (rank, _):
         if rank == 0:
             begin = time.monotonic()
@@ -123,7 +123,7 @@ def test_time_limits():
             with pytest.raises(ProcessGroupError, match="rank 1 of 2 has not submitted it"):
                 work.wait()
             assert 3.5 < time.monotonic() - begin < patience(15)
-        hvd.barrier()  # rank 1 comes when rank 0 has given up
+        hvd.barrier()  # rank 1 calls after rank 0 has given up
         if rank == 1:
             with pytest.raises(RuntimeError):
                 dist.all_reduce(torch.ones(3))
@@ -135,7 +135,7 @@ def test_time_limits():
             with pytest.raises(ProcessGroupError, match="recv from rank 1 was not done after 3 s"):
                 dist.recv(received, 1, group=group)
         hvd.barrier()
-        dist.all_reduce(received)  # the other group is as it was
+        dist.all_reduce(received)  # the other group still works
 
 
 @on_torch_ranks("shm2")
@@ -177,7 +177,7 @@ def test_nothing_is_left_behind():
 
 
 def lose_a_rank():
-    """Rank 1 is killed while the others wait for it; what they are told."""
+    """Kill rank 1 while the other ranks wait for it, and check their errors."""
     with process_group() as (rank, _):
         dist.barrier()
         if rank == 1:
@@ -195,7 +195,8 @@ def lose_a_rank():
 
 @in_worlds("shm2")
 def test_a_lost_rank_is_named(world):
-    with pytest.raises(BaseException, match="told: 1 all_reduce: .*rank 1"):  # pytest's own failure: a rank died
+    # The pool fails the test because a rank died.
+    with pytest.raises(BaseException, match="told: 1 all_reduce: .*rank 1"):
         world.run(lose_a_rank, limit_s=120)
 
 
@@ -205,7 +206,7 @@ def test_work_that_nobody_waits_for():
         late = None
         if rank == 0:
             late = torch.zeros(200_000)
-            dist.all_reduce(late, async_op=True)  # forgotten before rank 1 has even come
+            dist.all_reduce(late, async_op=True)  # dropped before rank 1 calls
             watched = weakref.ref(late)
             late = None
             gc.collect()

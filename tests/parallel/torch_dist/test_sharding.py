@@ -33,7 +33,7 @@ def train(model, batches):
 
 
 def alone(size):
-    """One process that sees all ranks' batches."""
+    """Return the model that one process trains on all ranks' batches."""
     model = network()
     train(model, [torch.cat([batch(rank, step) for rank in range(size)]) for step in range(STEPS)])
     return model.state_dict()
