@@ -48,7 +48,7 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
 # What these two consist of is listed in testkit/suite/parts.py.
-test: ## eight minutes, no root: engine, Python, NumPy and PyTorch with real ranks, the launcher, faults
+test: ## ten minutes, no root: engine, Python, NumPy and PyTorch with real ranks, the launcher, faults
 	@$(PYTHON) scripts/suite test
 
 test-all: ## everything that CI runs: `make test`, then lint, all frameworks and versions, hosts, Ray, soak, sanitizers
