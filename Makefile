@@ -112,7 +112,7 @@ test-old: test-old-torch test-old-jax test-old-tensorflow ## the same with the o
 
 test-old-torch: $(VENV)-torch-oldest/.installed
 	HOROVOD_TEST_DOORS=torch $(VENV)-torch-oldest/bin/python -m pytest $(PYTEST_ARGS) \
-	  -k "$(TWO_RANKS)" tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
+	  -k "$(TWO_RANKS)" -m "not slow" tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
 
 test-old-jax: $(VENV)-jax-oldest/.installed
 	scripts/test-jax jax-oldest
