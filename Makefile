@@ -123,6 +123,7 @@ test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
 test-long: $(LIBRARIES) $(VENV)-newest/.installed $(VENV)-ray/.installed ## what takes too long for each change: examples, frameworks over our backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) -m slow --ignore=tests/ray tests
+	HOROVOD_TEST_DOORS=jax $(VENV)-newest/bin/python -m pytest $(PYTEST_ARGS) -m slow tests/parallel/jax
 	scripts/engine-tests address,undefined
 	HOROVOD_TEST_KILLS=50 HOROVOD_TEST_FRAMEWORK=torch python -m pytest -s $(PYTEST_ARGS) tests/faults/test_elastic_kills.py
 	HOROVOD_TEST_IDLE=50 python -m pytest -s $(PYTEST_ARGS) tests/parallel/test_idle_threads.py -k random
