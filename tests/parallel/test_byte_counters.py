@@ -45,15 +45,18 @@ def test_names_and_that_they_only_grow():
 @on_all_ranks("tcp2", "tcp4")
 def test_an_allreduce_over_sockets_moves_twice_its_bytes_but_for_each_ranks_share():
     before, in_memory = data(), memory()
-    control = counted("control_bytes_sent", "control_bytes_received")
+    sent, received = counted("control_bytes_sent", "control_bytes_received")
     hvd.allreduce(np.ones(BYTES // 4, np.float32), name="large")
     moved = 2 * (hvd.size() - 1) * BYTES // hvd.size()
     assert data() == [before[0] + moved, before[1] + moved]
-    assert all(counted("control_bytes_sent", "control_bytes_received") > control)
+    assert counted("control_bytes_sent") > sent
     assert memory() == in_memory == [0, 0]
     before = data()
     hvd.barrier()
     assert data() == before
+    # The other ranks' messages about the allreduce may have arrived before this test began to count, those about the
+    # barrier cannot.
+    assert counted("control_bytes_received") > received
 
 
 @on_all_ranks("tcp2", "tcp4")
