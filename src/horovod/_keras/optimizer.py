@@ -8,8 +8,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 from horovod._keras.doors import door_of, is_keras3
-from horovod._keras.optimizer_kinds import inner_of, is_built, is_legacy, keras_of
 from horovod._keras.reduction import GradientReduction
+from horovod.common.keras_optimizers import inner_of, is_built, is_legacy, keras_of, state_of
 
 
 def distribute(optimizer: Any, door: Any = None, name: str | None = None, **options: Any) -> Any:
@@ -103,39 +103,3 @@ def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
         optimizer._create_all_weights(list(variables))
     elif not is_built(optimizer):
         optimizer.build(list(variables))
-
-
-def state_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's variables, without the sums of gradients of a distributed optimizer."""
-    variables = optimizer.variables
-    passes = getattr(inner_of(optimizer) or optimizer, "_passes", None)
-    own = {id(variable) for variable in passes.variables} if passes else set()
-    return [variable for variable in (variables() if callable(variables) else variables) if id(variable) not in own]
-
-
-def memories_of_optimizer(optimizer: Any) -> list[Any]:
-    """Return the compression memories of a distributed optimizer on this rank; an empty list for other optimizers."""
-    reduction = getattr(inner_of(optimizer) or optimizer, "_horovod", None)
-    compressed = getattr(reduction, "compressed", None)
-    return [] if compressed is None else list(compressed.memories.all.values())
-
-
-def hook_of_optimizer(optimizer: Any) -> Any:
-    """Return the compression hook of a distributed optimizer on PyTorch, or None."""
-    reduction = getattr(inner_of(optimizer) or optimizer, "_horovod", None)
-    return getattr(getattr(reduction, "compressed", None), "hook", None)
-
-
-def hyperparameters_of(optimizer: Any) -> list[Any]:
-    """Return the variables that hold hyperparameters, such as the learning rate, and that `state_of` leaves out.
-
-    Keras 3 counts the learning rate among an optimizer's variables, Keras 2 does not. A schedule is not a variable.
-    """
-    holder = inner_of(optimizer) or optimizer
-    if is_legacy(holder):
-        holder._create_hypers()
-        values = [value for _, value in sorted(holder._hyper.items())]
-    else:
-        values = [getattr(holder, "_learning_rate", None)]
-    known = {id(variable) for variable in state_of(optimizer)}
-    return [value for value in values if hasattr(value, "assign") and id(value) not in known]
