@@ -25,8 +25,8 @@ import torch
 from horovod._engine import Arrivals, GradientHomes
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
-from horovod.torch import other_reductions
 from horovod.common.process_set import ProcessSet
+from horovod.torch import other_reductions
 from horovod.torch.cuda_direct import current_stream, follow_streams
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.gradients.buckets import GradientBuckets
