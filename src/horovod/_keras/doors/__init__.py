@@ -32,7 +32,7 @@ def backend_name(keras: Any) -> str:
     name = str(keras.backend.backend()) if is_keras3(keras) else "tensorflow"
     if name not in ("tensorflow", "torch", "jax"):
         raise ImportError(
-            f"Keras runs on its {name} backend, on which models cannot be trained together. "
+            f"Keras runs on its {name} backend, which Horovod does not support. "
             "Set KERAS_BACKEND to tensorflow, torch or jax before keras is imported"
         )
     return name
