@@ -126,9 +126,9 @@ class ElasticRayExecutor:
         self._adapter.start(extra_env_vars=self._env_vars)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
-        """What the workers of the last generation returned, by rank. RuntimeError if the job could not go on.
+        """Return the results of the last generation's workers, by rank. Raise RuntimeError if the job cannot continue.
 
-        What a worker passes to ray_logger.log() reaches the callbacks.
+        Callbacks receive what a worker passes to ray_logger.log().
         """
         return self._adapter.run(worker_fn, callbacks=callbacks)
 

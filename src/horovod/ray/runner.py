@@ -142,7 +142,7 @@ class RayExecutor:
     ) -> None:
         given = dict(locals())
         if max_workers is not None and min_workers is None:
-            raise ValueError(f"max_workers={max_workers} needs min_workers: how few workers may there be?")
+            raise ValueError(f"max_workers={max_workers} requires min_workers, the fewest workers the job may run with")
         if min_workers is not None and (num_workers is not None or num_hosts is not None):
             raise ValueError(
                 f"pass either min_workers (workers come and go) or num_workers or num_hosts (they stay), not both: "
@@ -165,7 +165,7 @@ class RayExecutor:
         self.adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
-        """What `fn(executable)` returns in each worker, by rank."""
+        """Return what `fn(executable)` returns in each worker, by rank."""
         return list(self.adapter.execute(fn, callbacks))
 
     def run(
@@ -175,20 +175,20 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> list[Any]:
-        """What `fn(*args, **kwargs)` returns in each worker, by rank.
+        """Run `fn(*args, **kwargs)` in each worker and return the results by rank.
 
-        If a worker dies, HorovodInternalError names its rank and node; if `fn` raises, so does this.
+        If a worker dies, HorovodInternalError names its rank and node. If `fn` raises an error, raise it here.
         """
         return list(self.adapter.run(fn, args, kwargs, callbacks))
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """The same, but it returns at once, with Ray's references to the results."""
+        """Start `fn` in each worker and return at once, with Ray's references to the results."""
         return list(self.adapter.run_remote(fn, args, kwargs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """What `fn(executable)` returns in the worker of rank 0."""
+        """Return what `fn(executable)` returns in the worker of rank 0."""
         return self.adapter.execute_single(fn)
 
     def shutdown(self) -> None:

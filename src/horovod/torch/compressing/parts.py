@@ -120,7 +120,9 @@ class BucketPart:
         if self._range != wanted and self.kept.memory:
             norm = float(sum(float(it.double().square().sum()) for it in self.kept.memory.values()) ** 0.5)
             logger.info(
-                "%s: the shares of hosts have changed: residuals of norm %g are dropped", self.method.name, norm
+                "%s: dropping residuals of norm %g, because the hosts' shares of the values have changed",
+                self.method.name,
+                norm,
             )
             self.kept.memory = {}
         self._range = wanted
