@@ -29,9 +29,24 @@ ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if not _i
 # tests/parallel runs these examples in ranks that have imported the framework; tests/ray runs those of its pages.
 ELSEWHERE |= {ROOT / "docs" / f"{name}.md" for name in ("keras", "ray", "ray-executors", "tensorflow")}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - ELSEWHERE)]
+# Other tests run these tools and flags for each change, in less time.
+TESTED_ELSEWHERE = ("hvd doctor", "hvd test", "torchrun", "horovodrun -np 2 --", "horovodrun -np 2 python train.py --")
 NEEDS = {"slurm", "gpu", "kubernetes", "network"}
 # Code that the text around an example presupposes, by the example's first line.
-GIVEN = {"import horovod.torch as hvd  # or .tensorflow": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
+_COMMITS = """\
+import torch
+import horovod.torch as hvd
+from horovod.torch import elastic
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sampler = elastic.ElasticSampler(range(4))
+train = elastic.run(lambda state: state.commit())
+"""
+GIVEN = {
+    "import horovod.torch as hvd  # or .tensorflow": "import torch\nmodel = torch.nn.Linear(2, 1)\n",
+    "state = elastic.TorchState(model": _COMMITS,
+}
 
 
 def blocks():
@@ -56,8 +71,7 @@ def commands():
         for text in re.findall(r"^```console\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             for typed in re.findall(r"^\$ (.*)$", text, re.MULTILINE):
                 if typed not in seen:
-                    # test_hvd_tools runs these two commands for each change, so the slow ones here need not.
-                    marks = [pytest.mark.slow] if typed.startswith(("hvd doctor", "hvd test")) else []
+                    marks = [pytest.mark.slow] if typed.startswith(TESTED_ELSEWHERE) else []
                     yield pytest.param(typed, id=f"{_name(page)}: {typed}", marks=marks)
                 seen.add(typed)
 
