@@ -32,7 +32,11 @@ class BroadcastGlobalVariablesCallbackImpl(Checked):
         self._unwrapped: Any = None  # the model's own train_function while _wrap_train_function has replaced it
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude a variable from the broadcast."""
+        """Exclude a variable from the broadcast.
+
+        Args:
+            var: The variable.
+        """
         self._local.append(var)
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -47,9 +47,12 @@ class ProcessSet:
 
     @property
     def process_set_id(self) -> int | None:
-        """Id by which the engine knows the set, or None.
+        """Return the id by which the engine knows the set.
 
-        After a program assigns an id, the object stands for the registered set with that id, if there is one.
+        A program may assign an id. The object then stands for the registered set with that id, if there is one.
+
+        Returns:
+            The id; None while the set is not registered.
         """
         return self._id
 
@@ -60,14 +63,22 @@ class ProcessSet:
         self._id = set_id
 
     def size(self) -> int | None:
-        """Return the number of ranks in the set; None while it is not registered."""
+        """Return the number of ranks in the set.
+
+        Returns:
+            The number; None while the set is not registered.
+        """
         member = self._registered()
         return None if member is None else member.size
 
     def rank(self) -> int | None:
-        """Return this process's rank within the set; None while it is not registered.
+        """Return this process's number within the set.
 
-        ValueError if this process is not a member.
+        Returns:
+            The number, counted from 0; None while the set is not registered.
+
+        Raises:
+            ValueError: This process is not a member.
         """
         member = self._registered()
         if member is not None and member.index < 0:
@@ -75,7 +86,11 @@ class ProcessSet:
         return None if member is None else member.index
 
     def included(self) -> bool | None:
-        """Return True if this process is a member; None while the set is not registered."""
+        """Return True if this process is a member of the set.
+
+        Returns:
+            True or False; None while the set is not registered.
+        """
         member = self._registered()
         return None if member is None else member.index >= 0
 

@@ -97,7 +97,7 @@ class SetRegistration:
         unknown = self._heritage.take(agreed, generation, passed)
         for process_set in [] if agreed.is_first else unknown:
             log.logger.warning(
-                "%s was passed to hvd.init(), but the workers that were there before have no such set: "
+                "%s was passed to hvd.init(), but the workers that were already in the job have no such set: "
                 "it stays unregistered",
                 process_set,
             )

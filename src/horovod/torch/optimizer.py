@@ -150,7 +150,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 def _method_in(compression: Any, op: int) -> CompressionMethod | None:
     """Return the compression if a communication hook applies it, or None for a Compressor."""
     if isinstance(compression, type) and issubclass(compression, CompressionMethod):
-        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, with parentheses behind it")
+        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, made by adding parentheses")
     if not isinstance(compression, CompressionMethod):
         return None
     if op not in (Average, Sum):

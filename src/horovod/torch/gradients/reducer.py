@@ -78,7 +78,7 @@ class Weights:
         self._process_set = process_set
         self._shares_gpus: bool | None = None  # None: no parameter is on a GPU
 
-    def of(self, parameter: Tensor) -> int:
+    def weigh(self, parameter: Tensor) -> int:
         if not parameter.is_cuda:
             return _NO_LIMIT
         if self._shares_gpus is None:
@@ -141,7 +141,7 @@ class GradientReducer:
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
             is_on_host = parameter.is_cpu
-            nbytes, homes = (parameter.nbytes, self._homes) if is_on_host else (self._weights.of(parameter), None)
+            nbytes, homes = (parameter.nbytes, self._homes) if is_on_host else (self._weights.weigh(parameter), None)
             # Gradients that are sent while backward() runs may have been computed on several streams.
             on_streams = self._weights.overlap.on_gpu and parameter.is_cuda
             streams = (current_stream, parameter.get_device()) if on_streams else (None, -1)
