@@ -49,7 +49,7 @@ constexpr size_t kFewMembers = 8;  // up to this size of a set, all members are 
 // each member}. kJoin: {last rank that joined}. kAddProcessSet: {new set id, epoch, arena offset of each rank of the
 // world}. kAllreduce: offset of each member's tensor, if all have one. Others: empty.
 struct Entry {
-  uint32_t slot = kNoSlot;  // cache slot to store it under (first time), or under which it is stored
+  uint32_t slot = kNoSlot;  // cache slot of the tensor: where to store it the first time, and where it is stored later
   bool cached = false;      // only `slot` is sent, because the members know the description
   // For kAllreduce: algorithm between hosts; follows from the description.
   HostAlgorithm algorithm = HostAlgorithm::kDirect;
