@@ -40,6 +40,10 @@ def rank_0(monkeypatch):
         def topology(self):
             return self
 
+        @property
+        def elastic(self):
+            return self
+
     context = Context()
     monkeypatch.setattr(checkpoint_module, "default_context", context)
     return context

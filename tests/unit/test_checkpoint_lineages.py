@@ -43,6 +43,10 @@ def context(monkeypatch):
         def topology(self):
             return self
 
+        @property
+        def elastic(self):
+            return self
+
         def show(self, *_):
             pass
 

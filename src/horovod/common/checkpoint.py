@@ -83,7 +83,7 @@ class Checkpoint:
         newest, _ = self.look()
         if newest is None:
             return
-        default_context.seen_files = merged(default_context.seen_files, [newest])
+        default_context.elastic.seen_files = merged(default_context.elastic.seen_files, [newest])
         if elastic_place.is_elastic(os.environ):
             # If the driver cannot be reached, it has ended, and the job ends anyway.
             with suppress(OSError, RendezvousError):

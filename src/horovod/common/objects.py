@@ -13,7 +13,7 @@ from horovod.common.calls import ALLGATHER, BROADCAST, Call
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Collectives
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _start, _finish = _collectives.start, _collectives.handles.finish

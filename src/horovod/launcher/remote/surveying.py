@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import horovod
 from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.version import VERSION
 from horovod.launcher.remote.addresses import Choice, choose
 from horovod.launcher.remote.asking import answers, ask_to_reach, candidates_of, listening, reached
 from horovod.launcher.remote.host import State
@@ -89,7 +89,7 @@ def survey(
 
 
 def is_same_version(facts: Mapping[str, Any]) -> bool:
-    return facts.get("version") == horovod.__version__
+    return facts.get("version") == VERSION
 
 
 def rounds(names: Sequence[str]) -> Iterator[list[Pair]]:
