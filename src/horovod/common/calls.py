@@ -87,7 +87,7 @@ class TakesCalls(Protocol):
 def reduction_of(call: Call, dtype: int, member: Membership) -> Reduction:
     """Return the reduce operation and factors for the engine.
 
-    ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
+    Raise ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
     """
     if call.kind == ALLREDUCE:
         return rules.reduction(call.op, call.prescale, call.postscale, dtype, member.id)

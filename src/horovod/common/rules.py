@@ -113,14 +113,17 @@ def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: 
 
 
 def check_name(name: str) -> str:
-    """Return a tensor's name if the engine accepts it. ValueError for a text that cannot be sent to other ranks."""
+    """Return a tensor's name if the engine accepts it.
+
+    Raise ValueError for a text that cannot be sent to other ranks.
+    """
     if "\0" in name or not (name.isascii() or is_unicode(name)):
         raise ValueError(f"A tensor's name must be a string without NUL or lone surrogates, not {shown(name)}")
     return name
 
 
 def check_root(root_rank: int, ranks: tuple[int, ...]) -> int:
-    """Return the root of a broadcast, which is always a global rank. ValueError if it is not in the set."""
+    """Return the root of a broadcast, which is always a global rank. Raise ValueError if it is not in the set."""
     if root_rank not in ranks:
         raise ValueError(f"broadcast: root rank {root_rank} is not among the ranks of the process set, {list(ranks)}")
     return int(root_rank)

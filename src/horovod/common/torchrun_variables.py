@@ -59,7 +59,7 @@ def ours(environ: Mapping[str, str]) -> set[str]:
 def place_is_ours(environ: Mapping[str, str]) -> bool:
     """Return True if this package alone has set the variables by which processes meet.
 
-    False if the user, or a torchrun inside the job, has set any of them.
+    Return False if the user, or a torchrun inside the job, has set any of them.
     """
     return ours(environ) >= _MEETING
 

@@ -142,7 +142,10 @@ def _connected(environ: Mapping[str, str], limit_s: float | None = None) -> Conn
 
 
 def ask_to_stay(environ: Mapping[str, str]) -> None:
-    """Ask the driver, after SIGTERM, whether this worker may train until its next commit. RendezvousError if not."""
+    """Ask the driver, after SIGTERM, whether this worker may train until its next commit.
+
+    Raise RendezvousError if not.
+    """
     with _connected(environ) as connection:
         connection.ask_to_stay(birth_id(environ), load(environ).number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
 

@@ -44,7 +44,7 @@ class Loss:
 
     @classmethod
     def unpacked(cls, found: Sequence[Any]) -> Loss:
-        """Return the loss that `packed` described. ValueError or TypeError for anything else."""
+        """Return the loss that `packed` described. Raise ValueError or TypeError for anything else."""
         rank, how, by = found
         if type(rank) is not int or (by is not None and type(by) is not int):
             raise TypeError(f"ranks must be integers: {found!r:.60}")
