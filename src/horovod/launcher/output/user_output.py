@@ -87,7 +87,7 @@ class UserOutput:
         self._descriptors.append(descriptor)
         if self._files is None:
             self._files = Writer("files")
-            self.writers.insert(0, self._files)  # drained first, because its error message goes to stderr
+            self.writers.insert(0, self._files)  # drain the files first, because their error message goes to stderr
         self._by_path[path] = self._files.sink(
             to_descriptor(descriptor), lambda error: self._on_file_error(path, error)
         )

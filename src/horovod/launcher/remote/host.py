@@ -130,7 +130,7 @@ class Host:
         try:
             self.outgoing.write()
         except OSError:
-            pass  # reading its output fails too, and reports why
+            pass  # reading its output fails too, and that failure is reported
 
     def says_it_all(self) -> bool:
         """Write pending messages if there is room soon. Return False if some are left."""
@@ -181,7 +181,7 @@ class Host:
         return [escaped(line) for line in lines if line]
 
     def _why_it_ended(self) -> str:
-        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # it has closed its output, so it is about to end
+        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # the process has closed its output, so it is about to end
         self.hear_errors()
         if self.state is State.CONNECTING:
             return "" if code is None else f"exit code {code}"

@@ -187,7 +187,7 @@ class RemoteHosts:
         host.starting.add(key)
         if host.is_gone:
             problem, host.state = host.problem, State.READY
-            host.lose(problem)  # lost again, so that the end of this worker is reported too
+            host.lose(problem)  # mark it lost again, so that the end of this worker is reported too
         host.tell("start", key, command, env)
 
     def _report(self, event: Event) -> None:

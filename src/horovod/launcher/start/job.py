@@ -183,7 +183,7 @@ class Job:
                 self._answered(rank)
                 raise self._start_error(rank, number)
             case Ended(rank, code, how):
-                self._answered(rank)  # needed if its host was lost meanwhile
+                self._answered(rank)  # needed if the rank's host was lost meanwhile
                 self._on_exit(rank, code, how or describe_exit(code))
 
     def _answered(self, rank: int) -> None:

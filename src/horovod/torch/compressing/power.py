@@ -44,7 +44,7 @@ class PowerPart(BucketPart):
         return super().after_dense(bucket, total) if self.steps < self._power.start_after else total
 
     def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
-        """Return the rows of each matrix of which the rank has the residual."""
+        """Return the rows of each matrix whose residuals this rank keeps."""
         return {"residual": Rows(self._factors(bucket, chosen), shares).segments()}
 
     def _factors(self, bucket: Bucket, chosen: list[str]) -> Factors:

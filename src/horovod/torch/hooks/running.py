@@ -139,9 +139,10 @@ class BucketRuns:
 
 
 class _Waits:
-    """Object that a conversation yields until one of several runs can continue, or a report has its answer.
+    """Object that a conversation yields to wait until a run can continue or a report has its answer.
 
-    A rank continues whichever run can: while the collectives of one bucket are in flight, it compresses the next one.
+    A rank continues any run that can continue: while the collectives of one bucket are in flight, it compresses the
+    next one.
     """
 
     def __init__(self, runs: list[HookRun], report: Pending | None, limit_s: float) -> None:
