@@ -30,7 +30,7 @@ class _Names:
 
     def __init__(self) -> None:
         self._taken: dict[tuple[int, str], Reducer] = {}
-        # By set and digest: for each reducer, the `values` of every rank.
+        # For each set and digest: one list for each reducer, with the `values` of every rank.
         self._begun: dict[tuple[int, str], list[list[int]]] = {}
         default_context.observe(self)
 
