@@ -63,7 +63,7 @@ struct Report {
 struct Part {
   uint32_t slot = 0;
   uint32_t round = 0;
-  uint64_t seen = 0;  // the last record that the sender had applied
+  uint64_t seen = 0;  // number of the last record that the sender had applied
 };
 
 // Header of the message with which a forwarding rank sends on other members' parts (see relays.h). For each part, an
@@ -82,7 +82,7 @@ struct Other {
 struct Place {
   static constexpr size_t kUnit = 64;
 
-  uint64_t number = 0;      // number of the part among the sender's parts in shared memory
+  uint64_t number = 0;      // number of the part, counted among the sender's parts in shared memory
   uint64_t gone_up_to = 0;  // the sender no longer needs the receiver's parts up to this number
   uint32_t unit = 0;        // offset in units of kUnit bytes
 } __attribute__((packed));
@@ -123,7 +123,7 @@ std::string EncodeBye(const std::vector<Finished>& finished);
 // Reserves memory for `room` bytes that the caller appends.
 std::string EncodeExpress(SetTag set, const Part& part, size_t room);
 std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
-std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // `up_to`: see Place::gone_up_to
+std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // for `up_to` see Place::gone_up_to
 std::string EncodeExpressOthers(SetTag set, const Passed& passed);
 void AddOther(std::string* message, const Other& other, const std::byte* bytes);
 std::string EncodeAbort(int lost_rank, std::string_view why);

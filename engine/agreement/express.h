@@ -73,7 +73,7 @@ class Express {
     std::optional<Request> request;  // empty: the member reported the slot only
   };
   void Postpone(uint32_t slot, Report report);
-  // Return the postponed reports and parts that have become current.
+  // Return the postponed reports for the current round, and the parts of that round as reports.
   std::vector<Report> TakeCurrent(uint32_t slot);
 
   // Note that the leader has finished all rounds before this one. This rank will finish them too, even if the leader

@@ -203,8 +203,8 @@ class GradientTable {
     return nb::bytes(standings.data(), standings.size());
   }
 
-  // Mark the gradients with a nonzero byte in `wanted` as done, because all ranks reduce them. Return those whose
-  // reduction has not begun here.
+  // Mark as done the gradients with a nonzero byte in `wanted`, because all ranks reduce them. Return those whose
+  // reduction has not begun on this rank.
   Numbers Agree(nb::bytes wanted) {
     Numbers missing;
     const char* const bytes = wanted.c_str();

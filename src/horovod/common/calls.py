@@ -17,7 +17,7 @@ from horovod.common.rules import PLAIN_SUM, Reduction
 if TYPE_CHECKING:
     from horovod._engine import EngineCall, Output, TensorLocation
 
-# Integers instead of members of OpKind, because native calls read integers fastest.
+# Use integers instead of members of OpKind, because native calls read integers fastest.
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = map(
     int, OpKind
 )

@@ -41,7 +41,8 @@ from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
-# Attempts of an elastic worker in one hvd.init(); each failure means that another worker was lost meanwhile.
+# Largest number of attempts of an elastic worker in one hvd.init(). Each failure means that another worker was lost
+# meanwhile.
 _MOST_ATTEMPTS = 20
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "

@@ -73,7 +73,7 @@ class _Launcher:
 
 _LAUNCHERS = (
     _Launcher(_OURS, "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    # torchrun stands before the launchers that may have started it, because its numbers are the valid ones then.
+    # Check torchrun before the launchers that may have started it, because its numbers are the valid ones then.
     _Launcher(TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     _Launcher(
         "Open MPI",

@@ -146,7 +146,8 @@ class Reducer:
         names = [name for name, _, _ in named]
         if tuple(names) in self._agreed:
             return
-        # MXNet numbers the layers in each process, and ranks may have made different layers before.
+        # Leave out digits, because MXNet numbers the layers in each process, and ranks may have made different layers
+        # before.
         shown = [re.sub(r"\d+", "", parameter.name) for parameter in parameters] or names
         contents = described(
             [

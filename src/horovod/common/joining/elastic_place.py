@@ -23,7 +23,7 @@ BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
 _LEFT = "Horovod has been shut down"
 _RAISED = re.compile(r"rank \d{1,9} raised ")
 _NAMED_LOSS = re.compile(r"rank (\d{1,9}) is lost")
-# Ten days, because the driver has time limits of its own, and the connection closes when it ends.
+# Wait up to ten days, because the driver has its own time limits, and the connection closes when the driver ends.
 _PATIENCE_S = 864_000.0
 
 

@@ -115,7 +115,7 @@ class RemoteAgents:
             if host.state is State.CONNECTING:
                 self.remote.let_go(name)
 
-    # Run in threads that wait for hosts
+    # The methods below run in threads that wait for hosts.
 
     def _open(self, hosts: Sequence[str]) -> None:
         try:

@@ -205,7 +205,7 @@ class _Turn:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
         if worker.phase is Phase.LEAVING:
             return
-        # a member, or a program that does not use Horovod's ranks
+        # the worker was a member, or its program does not use Horovod's ranks
         if code == 0 and (was_member or self.state.generation < 0):
             self._set(finished=True)
             return
@@ -306,7 +306,7 @@ class _Turn:
         self._set(called_at=self.now)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
-        # an answer lets a former member end its work properly
+        # Answer a former member, so that it ends its work properly.
         if worker.phase is Phase.READY and worker.rank is not None:
             self.actions.append(Dismiss(worker.birth, why))
         else:

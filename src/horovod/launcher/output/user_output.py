@@ -22,8 +22,8 @@ from horovod.launcher.output.writers import (
     to_text,
 )
 
-# Time without any read after which the rest is dropped. It is shorter after a failure, so that the exit code comes
-# soon.
+# Time after which output is dropped if its reader reads nothing. It is shorter after a failure, so that the exit code
+# comes soon.
 PATIENCE_AFTER_SUCCESS_S = 10.0
 PATIENCE_AFTER_FAILURE_S = 2.0
 _LAST_WORD_S = 0.5

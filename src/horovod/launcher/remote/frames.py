@@ -16,14 +16,14 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-# A login shell may print anything before this.
+# The greeting marks where messages begin, because a login shell may print anything before.
 GREETING = b"\0khorovod agent 1\0"
 MOST_NOISE = 1 << 18
 LARGEST_FRAME = 1 << 24
 
 ALIVE_EVERY_S = 2.0
 SILENCE_LIMIT_S = 10.0
-# Limit per output pipe of a worker on bytes that were sent but not yet taken by the reader.
+# Limit for the bytes of one output pipe that were sent but that the reader has not taken yet.
 WINDOW = 1 << 18
 CHUNK = 1 << 16
 

@@ -75,7 +75,8 @@ class Host:
         self._on_answer = on_answer
         self._reader = FrameReader(after_greeting=True)
         self._errors: deque[bytes] = deque(maxlen=_LAST_LINES)
-        # A session of its own, so that Ctrl-C reaches only the launcher, which then tells the agents what to do.
+        # Start the process in its own session, so that Ctrl-C reaches only the launcher, which then tells the agents
+        # what to do.
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,

@@ -90,7 +90,7 @@ class Job:
         self._starting: dict[str, int] = {}  # rank that is being started, by host
         self._pids: dict[int, int] = {}
         self._running: set[int] = set()
-        # rank, exit code, and when to stop waiting for its last output
+        # each with the rank, the exit code, and the time at which to stop waiting for the last output
         self._exits: deque[tuple[int, int, float]] = deque()
         self._how: dict[int, str] = {}  # how ranks failed, in the order of their failures
         self._sent: int | None = None

@@ -81,7 +81,8 @@ class PowerPart(BucketPart):
         factors.restore(p, q, total)
         kept = Kept(shared={"q": q})
         if self.method.error_feedback:
-            # Each host accounts for an equal part of the sum; its residual is what its own values exceed this part by.
+            # Each host accounts for an equal part of the sum. Its residual is the difference between its own values and
+            # this part.
             lost = m.clone() if residual is None else m
             for (matrix, first, end, _, _), block in zip(rows.of_mine(p, q), rows.blocks(lost), strict=True):
                 block.sub_(matrix.of(total)[first:end], alpha=1 / shares.hosts)

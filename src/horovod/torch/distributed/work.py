@@ -164,7 +164,7 @@ class Work(_Work):  # type: ignore[misc]
     def _give_up_if_late(self) -> bool:
         if time.monotonic() < self._deadline:
             return False
-        # The engine may still write to the tensors, and leaves them alone only when its world is closed.
+        # Close the world, because the engine may still write to the tensors, and only closing the world stops that.
         why = f"{self._request.operation} was not done after {self._request.timeout_s:g} s, the time limit of the group"
         self._channel.fail(why)
         self._error = ProcessGroupError(why + self._channel.where(), operation=self._request.operation)

@@ -42,7 +42,7 @@ class BucketRuns:
         self._reduction = reduction
         self._begun: dict[int, tuple[HookRun, FlatBucket]] = {}  # by the index of the bucket
         self._lock = threading.RLock()  # with several devices autograd fills buckets from several threads
-        # Hook failures in this world. Wire names count them, because failed runs leave operations behind.
+        # Number of hook failures in this world. Wire names contain it, because failed runs leave operations behind.
         self._failures = 0
         self._world: object = None
 
