@@ -229,7 +229,7 @@ class TensorFlowState(_VariablesState):
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         if variables is None:
             if session is None and tf.executing_eagerly():
-                raise ValueError("TensorFlowState needs variables=...: eager mode keeps no list of them")
+                raise ValueError("TensorFlowState needs variables=..., because eager mode keeps no list of variables")
             graph = tf.compat.v1.get_default_graph() if session is None else session.graph
             with graph.as_default():
                 variables = tf.compat.v1.global_variables()

@@ -53,7 +53,7 @@ class FrameReader:
         while len(self._rest) >= 4:
             end = 4 + int.from_bytes(self._rest[:4], "little")
             if end > LARGEST_FRAME:
-                raise FrameError(f"a message of {end - 4} bytes")
+                raise FrameError(f"a message of {end - 4} bytes exceeds the limit of {LARGEST_FRAME - 4}")
             if len(self._rest) < end:
                 return
             body = bytes(self._rest[4:end])
@@ -65,7 +65,7 @@ class FrameReader:
         self.noise = bytes(self._rest[: at if at >= 0 else len(self._rest)])
         if at < 0:
             if len(self._rest) > MOST_NOISE:
-                raise FrameError(f"{len(self._rest)} bytes of other output")
+                raise FrameError(f"no greeting in {len(self._rest)} bytes of output")
             return False
         del self._rest[: at + len(GREETING)]
         self._greeted = True
