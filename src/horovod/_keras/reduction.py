@@ -93,7 +93,7 @@ class GradientReduction:
     _first_seen: dict[Any, int] = field(default_factory=dict)
     _world: int = -1  # number of the world that _wire_name is for
     _wire_name: str = ""
-    # Variables and kinds of gradients that _last_contents describes.
+    # The variables and kinds of gradients that _last_contents describes.
     _last_given: list[Any] = field(default_factory=list)
     _last_contents: str = ""
 

@@ -17,7 +17,7 @@ from horovod.common.rules import PLAIN_SUM, Reduction
 if TYPE_CHECKING:
     from horovod._engine import EngineCall, Output, TensorLocation
 
-# Integers instead of members of OpKind, because native calls read integers fastest.
+# Use integers instead of members of OpKind, because native calls read integers fastest.
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = map(
     int, OpKind
 )
@@ -87,7 +87,7 @@ class TakesCalls(Protocol):
 def reduction_of(call: Call, dtype: int, member: Membership) -> Reduction:
     """Return the reduce operation and factors for the engine.
 
-    ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
+    Raise ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
     """
     if call.kind == ALLREDUCE:
         return rules.reduction(call.op, call.prescale, call.postscale, dtype, member.id)

@@ -46,10 +46,13 @@ class Adapter(Protocol[T]):
     """Functions that describe a framework's tensors to the engine and create new ones."""
 
     def source(self, tensor: T, /) -> Description:
-        """Describe a tensor that is read. ValueError if the engine cannot read it (strides, dtype, byte order)."""
+        """Describe a tensor that is read.
+
+        Raise ValueError if the engine cannot read it (strides, dtype, byte order).
+        """
 
     def target(self, tensor: T, /) -> Description:
-        """Describe a tensor that is written to. ValueError if the engine cannot write to it."""
+        """Describe a tensor that is written to. Raise ValueError if the engine cannot write to it."""
 
     def empty(self, like: T, shape: tuple[int, ...], /) -> tuple[T, int]:
         """Return a new tensor of `shape`, with the dtype and device of `like`, and its address."""
@@ -58,7 +61,7 @@ class Adapter(Protocol[T]):
         """Return memory that the engine allocated as a tensor with `rows` rows of the shape and dtype of `like`."""
 
     def split_sizes(self, splits: Any, /) -> list[int]:
-        """Return the user's splits of an alltoall as integers. ValueError if they are not integers."""
+        """Return the user's splits of an alltoall as integers. Raise ValueError if they are not integers."""
 
     def splits_tensor(self, received: Sequence[int], splits: Any, /) -> Any:
         """Return received splits in the form that matches the user's `splits`, which are None if not given."""
@@ -161,7 +164,7 @@ class Collectives(Generic[T]):
     def _collector(self, call: Call, member: Membership) -> Callable[[Pending], Any] | None:
         """Return the function that makes the result from outputs that the engine allocated.
 
-        None if the engine allocates no output for this kind of collective.
+        Return None if the engine allocates no output for this kind of collective.
         """
         if call.kind == ALLGATHER:
             return self._gathered_group if call.grouped else self._gathered
@@ -294,7 +297,7 @@ class Collectives(Generic[T]):
         return member if member is not None and member.index >= 0 else self.context.membership_of(process_set)
 
     def native_member(self, process_set: ProcessSet) -> Member:
-        """Return the membership for native calls. ValueError if this process is not a member."""
+        """Return the membership for native calls. Raise ValueError if this process is not a member."""
         return process_set.native or self.context.native_of(process_set)
 
 

@@ -120,7 +120,8 @@ class Reducer:
         exchange = Exchange(self.process_set, self.name, layout)
         steps = state.steps
         if self.way.counts_steps:
-            # Ranks that have loaded different states would otherwise send messages of different lengths.
+            # Agree on the step, because ranks that have loaded different states would send messages of different
+            # lengths.
             steps = exchange.allreduce(steps, "step", Max)
         leaves = self.way.prepared(division, len(layout.hosts))
         kept = Kept(state.kept.arrays, state.shared)
@@ -149,7 +150,7 @@ class Reducer:
         dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
         dense, shared = self.way.after_dense(dense, kept.shared)
         chosen = [leaves[number] for number in division.chosen]
-        # Ranks that disagree get an error from _agreed(), before which they must not have begun the exchange.
+        # Begin the exchange only after _agreed(), in which ranks that disagree get an error.
         total, left = self.way.sum(exchange, exchange.after(joined(chosen)), division, kept, steps)
         total = exchange.after(total)
         if self.op == Average:

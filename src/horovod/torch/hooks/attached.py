@@ -31,7 +31,7 @@ _SPARSE = (
 
 
 class AttachedHook:
-    """Communication hook of an optimizer with what the optimizer's rounds need to know of it; empty without one."""
+    """Communication hook of an optimizer, if any, with the facts about it that the optimizer's rounds need."""
 
     def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, reduction: Reduction) -> None:
         self.hook: CommHook | None = None
