@@ -319,7 +319,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     if decision.needs_sync:
                         state.sync()
                     state._commit_id = decision.commit
-                    default_context.has_state = True
+                    default_context.elastic.has_state = True
                     result = func(state, *args, **kwargs)
                     finish_checkpoint(state)
                     return result
@@ -329,7 +329,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 except _NOT_A_LOST_WORKER:
                     raise
                 except HorovodInternalError as error:
-                    default_context.note_loss(error)
+                    default_context.elastic.note_loss(error)
                     state.restore()
                     needs_sync = True
                 except HostsUpdatedInterrupt as interrupt:
@@ -382,11 +382,11 @@ def _report(state: State, needs_sync: bool) -> SyncReport:
     context, found = default_context, getattr(state, "_checkpoint", None)
     # A worker that has the state and uses no checkpoint reports no call, because files that other workers saw may
     # belong to an earlier training of this program.
-    call = found.call if found is not None else NO_CALL if context.has_state else 0
+    call = found.call if found is not None else NO_CALL if context.elastic.has_state else 0
     if (commit := getattr(state, "_commit_id", None)) is not None:
         return SyncReport(needs_sync, call, commit)
     attempt = None
     if not context.is_initialized or context.topology.rank == 0:
         attempt = found.load() if found is not None else LoadAttempt(start_lineage())
     newest, lineages = found.look() if found is not None else (None, frozenset())
-    return SyncReport(needs_sync, call, None, attempt, newest, context.seen_files.get(call), lineages)
+    return SyncReport(needs_sync, call, None, attempt, newest, context.elastic.seen_files.get(call), lineages)

@@ -149,7 +149,7 @@ class RayExecutor:
     ) -> None:
         given = dict(locals())
         if max_workers is not None and min_workers is None:
-            raise ValueError(f"max_workers={max_workers} needs min_workers: how few workers may there be?")
+            raise ValueError(f"max_workers={max_workers} requires min_workers, the fewest workers the job may run with")
         if min_workers is not None and (num_workers is not None or num_hosts is not None):
             raise ValueError(
                 f"pass either min_workers (workers come and go) or num_workers or num_hosts (they stay), not both: "
