@@ -35,7 +35,7 @@ class Holding:
     values: int = 0
     segments: Mapping[str, Segments] = field(default_factory=dict)
 
-    def only(self, names: Iterable[str]) -> Holding:
+    def restricted_to(self, names: Iterable[str]) -> Holding:
         """Return the holding of the residuals with these names."""
         return Holding(self.place, self.values, {name: self.segments[name] for name in names})
 
