@@ -154,7 +154,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             )
         outer = dict(state_dict["outer"])
         for key in ("weights", "momentum"):
-            outer[key] = {name: np.array(value.cpu(), np.float32) for name, value in outer[key].items()}
+            outer[key] = {name: np.array(value.cpu().numpy(), np.float32) for name, value in outer[key].items()}
         self.core.load_state_dict(outer)
         self.inner.load_state_dict(state_dict["inner"])
 

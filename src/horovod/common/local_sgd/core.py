@@ -86,6 +86,11 @@ class Core:
         return max(0, self._next_round if session is None else session.worker.next_round)
 
     @property
+    def has_state(self) -> bool:
+        """True once this worker has global weights."""
+        return self._session is not None or self._next_round != NO_STATE
+
+    @property
     def local_ranks(self) -> list[int]:
         """The ranks of this worker: with across="hosts" those of this host. Call after begin()."""
         members = self._meet().members
