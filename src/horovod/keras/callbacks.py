@@ -106,3 +106,61 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             filepath=nowhere, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode, save_freq=save_freq
         )
         self.filepath = None
+
+
+class DiLoCoCallback(shared.DiLoCo, keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that lets each rank train alone and exchanges weights in rounds, with an outer Nesterov step.
+
+    Compile the model with the optimizer itself, not with hvd.DistributedOptimizer. Only trainable weights are
+    exchanged. steps_per_execution must divide `every`. Save state_dict() beside the model.
+
+    Args:
+        outer: Rule by which the global weights follow the workers' average: a dict of lr, momentum and nesterov. By
+            default Nesterov momentum 0.9 with the rate 0.7.
+        every: Number of steps after which each fragment is exchanged. Give either this or every_seconds.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers count by the steps they made.
+        fragments: Number of parts of the model that are exchanged one after the other.
+        delay: Number of steps that a worker goes on with before it merges the result of an exchange.
+        merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
+        wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
+        across: What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.
+        process_set: The ranks that take part. By default all ranks of the job.
+        deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
+
+    Raises:
+        ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
+
+    Example:
+        >>> callback = hvd.callbacks.DiLoCoCallback(every=50)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
+
+    keras = keras
+
+
+class LocalSGDCallback(shared.LocalSGD, keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that lets each rank train alone and averages the weights in rounds.
+
+    Compile the model with the optimizer itself, not with hvd.DistributedOptimizer. Only trainable weights are
+    exchanged. steps_per_execution must divide `every`. Save state_dict() beside the model.
+
+    Args:
+        every: Number of steps after which each fragment is exchanged. Give either this or every_seconds.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers count by the steps they made.
+        fragments: Number of parts of the model that are exchanged one after the other.
+        delay: Number of steps that a worker goes on with before it merges the result of an exchange.
+        merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
+        wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
+        across: What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.
+        process_set: The ranks that take part. By default all ranks of the job.
+        deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
+
+    Raises:
+        ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
+
+    Example:
+        >>> callback = hvd.callbacks.LocalSGDCallback(every=50)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
+
+    keras = keras
