@@ -7,23 +7,26 @@
     sudo python benchmarks/diloco.py --slow-link       # tokens per second over 100 Mbit/s (needs root, `ip` and `tc`)
 
 A transformer of 0.6 million parameters predicts the next character of the sources of Python's standard library. Four
-workers with one thread each train it, in every way with the same batches. Trainings run side by side, as many as there
-are cores for; then their tokens per second are those of a busy machine. Rounds have 50 inner steps.
+workers with one thread each train it, in every way with the same batches. Rounds have 50 inner steps. As in the paper
+on DiLoCo, all ways begin with the weights after some synchronous steps (--first-steps), which count nowhere. Trainings
+run side by side, as many as there are cores for; so their tokens per second are those of a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchkit import diloco_tables, machine
 from benchkit.diloco_jobs import Order, Record, run_all
-from benchkit.diloco_ways import EVERY, WAYS, Way
+from benchkit.diloco_ways import EVERY, SYNCHRONOUS, WAYS, Way
 from testkit.lifetimes import interrupt_on_sigterm
 from testkit.places import ROOT
 
@@ -37,6 +40,7 @@ def main() -> int:
     began = time.monotonic()
     records = over_slow_links(options) if options.slow_link else on_this_host(options)
     about = {"machine": machine.facts(), "settings": machine.settings(), "every": EVERY, "workers": options.workers}
+    about["first_steps"] = 0 if options.slow_link else options.first_steps
     about["seconds"] = time.monotonic() - began
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({"about": about, "records": records}, indent=1) + "\n")
@@ -50,11 +54,20 @@ def main() -> int:
 
 def on_this_host(options: argparse.Namespace) -> list[Record]:
     """Return the records of all ways and seeds, whose trainings run side by side."""
-    orders = [Order(way, seed, options.steps) for seed in options.seeds for way in options.ways]
-    # The synchronous trainings take longest, so they begin first.
-    orders.sort(key=lambda order: order.way.rounds)
-    options.expected = len(orders)
-    return run_all(orders, options.workers, options.limit_s, say, options.jobs)
+    with tempfile.TemporaryDirectory(prefix="bench-diloco-") as folder:
+        starts = {seed: Path(folder) / f"start-{seed}.pt" if options.first_steps else None for seed in options.seeds}
+        orders = [Order(way, seed, options.steps, starts[seed]) for seed in options.seeds for way in options.ways]
+        # The synchronous trainings take longest, so they begin first.
+        orders.sort(key=lambda order: order.way.rounds)
+        options.expected = len(orders)
+        run = functools.partial(
+            run_all, workers=options.workers, limit_s=options.limit_s, say=say, at_once=options.jobs
+        )
+        if options.first_steps:
+            first = [Order(SYNCHRONOUS, seed, options.first_steps, save=path) for seed, path in starts.items()]
+            if len(run(first)) < len(first):
+                return []
+        return run(orders)
 
 
 def over_slow_links(options: argparse.Namespace) -> list[Record]:
@@ -88,6 +101,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=40 * EVERY, help="inner steps of each worker")
+    parser.add_argument("--first-steps", type=int, default=1000, help="synchronous steps before the comparison")
     parser.add_argument("--only", help="names of ways separated by ';' (default: all)")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--jobs", type=int, help="trainings at once (default: as many as there are cores for)")
@@ -98,9 +112,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     named = {name.strip() for name in options.only.split(";")} if options.only else None
     if unknown := (named or set()) - {way.name for way in WAYS}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {'; '.join(way.name for way in WAYS)}")
-    options.ways = [
-        way for way in WAYS if (way.name in named if named else options.slow_link or not way.only_slow)
-    ]
+    options.ways = [way for way in WAYS if (way.name in named if named else options.slow_link or not way.only_slow)]
     name = "diloco-slow-link.json" if options.slow_link else "diloco.json"
     options.output = options.output or ROOT / "build" / "benchmarks" / name
     return options

@@ -28,11 +28,21 @@ _LOOK_AGAIN_S = 0.05
 
 @dataclass(frozen=True)
 class Order:
-    """One training: a way, a seed, and the number of inner steps."""
+    """One training.
+
+    Args:
+        way: How the workers train.
+        seed: What the batches depend on.
+        steps: Number of inner steps.
+        start: File with the weights to begin with; None for random ones.
+        save: File for the weights of a training that precedes the comparison; None for the comparison itself.
+    """
 
     way: Way
     seed: int
     steps: int
+    start: Path | None = None
+    save: Path | None = None
 
 
 class Job:
@@ -47,6 +57,8 @@ class Job:
         shared = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(BENCHMARKS, ROOT), "HOROVOD_SHARED_MEMORY": "0"}
         shared |= {"GLOO_SOCKET_IFNAME": hosts.interface if hosts else "lo"}
         words = [order.way.name, str(self._folder), "--seed", str(order.seed), "--steps", str(order.steps)]
+        words += ["--start", str(order.start)] if order.start else []
+        words += ["--save", str(order.save)] if order.save else []
         for rank, own in enumerate(of_ranks(workers, 1 if hosts else workers, address)):
             place = {"HOROVOD_HOSTNAME": hosts.name(rank), "BENCH_INTERFACE": hosts.interface} if hosts else {}
             pin = ["--cores", ",".join(map(str, self.cores))] if self.cores else []

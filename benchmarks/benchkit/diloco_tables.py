@@ -29,9 +29,7 @@ def times_fewer(records: Sequence[Record], way: str) -> float | None:
     ways = by_way(records)
     if not all(ways.get(name, [{}])[0].get("data_bytes_sent") for name in (way, SYNCHRONOUS.name)):
         return None
-    of_step = {
-        name: mean(it["data_bytes_sent"] / it["steps"] for it in ways[name]) for name in (way, SYNCHRONOUS.name)
-    }
+    of_step = {name: mean(it["data_bytes_sent"] / it["steps"] for it in ways[name]) for name in (way, SYNCHRONOUS.name)}
     return of_step[SYNCHRONOUS.name] / of_step[way]
 
 

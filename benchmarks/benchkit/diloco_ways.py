@@ -21,7 +21,7 @@ _SYNCHRONOUS_STEPS = 100  # of PostLocalSGDOptimizer, which begins with synchron
 
 @dataclass(frozen=True)
 class Way:
-    """Way to train. `build` names the function below that makes its trainer; `rounds`: it exchanges every EVERY steps."""
+    """Way to train. `build`: see trainer_of(). `rounds`: it exchanges weights only after every EVERY steps."""
 
     name: str
     library: str

@@ -18,22 +18,29 @@ from benchkit import language_model
 from benchkit.diloco_ways import BY_NAME, OURS, Way, start, trainer_of
 
 
-def train(way: Way, seed: int, steps: int, folder: Path) -> dict[str, Any]:
+def train(way: Way, options: argparse.Namespace) -> dict[str, Any]:
     """Train, and return the loss, the bytes that this rank sent, and the time of the steps."""
+    seed, steps = options.seed, options.steps
     rank, workers = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
     torch.manual_seed(seed)  # all workers begin with equal weights
     model = language_model.LanguageModel()
+    if options.start:
+        model.load_state_dict(torch.load(options.start, weights_only=True))
     training, validation = language_model.read_text()
-    batches = language_model.Batches(training, seed, rank, workers)
-    start(way, folder)
+    # The steps that precede the comparison see other batches.
+    batches = language_model.Batches(training, 2 * seed + bool(options.save), rank, workers)
+    start(way, options.folder)
     trainer = trainer_of(way, model)
     meet(way)
     before, sent_before, began = counters(way), interface_sent(), time.perf_counter()
     for step in range(steps):
-        trainer.step(batches.at(step), language_model.rate_at(step, steps))
+        rate = language_model.first_rate_at(step) if options.save else language_model.rate_at(step, steps)
+        trainer.step(batches.at(step), rate)
     trainer.finish()
     seconds = time.perf_counter() - began
     after = counters(way)
+    if options.save and rank == 0:
+        torch.save(model.state_dict(), options.save)
     return {
         "rank": rank,
         "loss": language_model.validate(model, validation) if rank == 0 else None,
@@ -88,13 +95,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--start", type=Path, help="file with the weights to begin with")
+    parser.add_argument("--save", type=Path, help="make the steps that precede a comparison; save the weights here")
     parser.add_argument("--cores", default="", help="cores of this rank, separated by commas")
     options = parser.parse_args()
     die_with_parent()
     if options.cores:
         os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
     torch.set_num_threads(1)
-    found = train(BY_NAME[options.way], options.seed, options.steps, options.folder)
+    found = train(BY_NAME[options.way], options)
     draft = options.folder / f"draft-{found['rank']}"
     draft.write_text(json.dumps(found))
     draft.rename(options.folder / f"found-{found['rank']}.json")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small language model over characters, and its text: the sources of Python's standard library, so nothing is fetched."""
+"""Small language model over characters, and its text, which needs no network: Python's standard library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VOCABULARY = 128  # ASCII; other characters count as "?"
 _WIDTH, _HEADS, _LAYERS = 128, 4, 3
 _HELD_OUT = 10  # every tenth file is for validation alone
 _VALIDATION_SEQUENCES = 512
-_RATE, _LOWEST_SHARE, _WARMUP_STEPS = 2e-3, 0.05, 100
+_FIRST_RATE, _RATE, _LOWEST_SHARE, _WARMUP_STEPS = 2e-3, 1e-3, 0.05, 50
 
 
 class Block(nn.Module):
@@ -109,3 +109,8 @@ def rate_at(step: int, steps: int) -> float:
         return _RATE * (step + 1) / warm
     done = (step - warm) / max(1, steps - warm)
     return _RATE * (_LOWEST_SHARE + (1 - _LOWEST_SHARE) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def first_rate_at(step: int) -> float:
+    """Return the learning rate of the steps that precede the comparison: a linear warm-up, then a constant."""
+    return _FIRST_RATE * min(1.0, (step + 1) / _WARMUP_STEPS)

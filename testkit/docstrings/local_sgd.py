@@ -16,15 +16,14 @@ ROUNDS = {
     "delay": "Number of steps that a worker goes on with before it merges the result of an exchange.",
     "merge": "Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.",
     "wire": "Format in which values are sent, namely fp32, bf16, int8 or int4.",
-    "across": 'What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.',
     "deadline_s": "Seconds after the first worker is ready at which a round begins without the late workers.",
 }
 _WRONG = {"ValueError": "An argument is not valid, or a weight has a dtype that cannot be averaged."}
 _PARAMS = {"params": "Tree of float32, bfloat16 or float16 parameters. Only their names and shapes are kept."}
 _CALLS = (
-    "Call `params = diloco.begin(params)` before the first step, `params = diloco.step(params)` after each jitted step, "
-    "and `params = diloco.finish(params)` at the end. Each rank keeps its own optimizer state. Save state_dict() beside "
-    "the parameters. After an elastic reset call sync(params)."
+    "Call `params = diloco.begin(params)` before the first step, `params = diloco.step(params)` after each jitted "
+    "step, and `params = diloco.finish(params)` at the end. Each rank keeps its own optimizer state. Save "
+    "state_dict() beside the parameters. After an elastic reset call sync(params)."
 )
 JAX = {
     "DiLoCo": Entry(

@@ -39,10 +39,10 @@ class RoundsCallbackImpl:
     def on_train_begin(self, logs: Any = None) -> None:
         """Check that the rounds fit the way in which the model was compiled."""
         optimizer = getattr(self.model, "optimizer", None)
-        if self._options.across == "ranks" and optimizer is not None and is_distributed(optimizer):
+        if optimizer is not None and is_distributed(optimizer):
             raise ValueError(
                 "The model was compiled with hvd.DistributedOptimizer, which exchanges gradients in every step: pass "
-                "the optimizer itself to model.compile, or use across='hosts'"
+                "the optimizer itself to model.compile"
             )
         check_steps_per_execution(self._options, steps_per_execution(self.model))
 
@@ -84,7 +84,7 @@ class RoundsCallbackImpl:
         return self._core
 
     def _steps_until(self, end: int) -> int:
-        """Return the number of batches of this execution. Older versions of Keras pass its first batch in both calls."""
+        """Return how many batches this execution had. Older versions of Keras pass its first batch to both calls."""
         if end > self._begin:
             return end - self._begin + 1
         steps = (self.params or {}).get("steps")

@@ -114,13 +114,12 @@ class DiLoCo(local_sgd.RoundsCallbackImpl):
         delay: int = 0,
         merge: float = 0.0,
         wire: str = "fp32",
-        across: str = "ranks",
         process_set: ProcessSet = global_process_set,
         deadline_s: float = 30.0,
     ) -> None:
         rule = outer_of(outer)
         options = Options(
-            every, every_seconds, fragments, delay, merge, wire, rule, across, process_set, deadline_s=deadline_s
+            every, every_seconds, fragments, delay, merge, wire, rule, process_set=process_set, deadline_s=deadline_s
         )
         super().__init__(self.keras, options)
 
@@ -138,11 +137,10 @@ class LocalSGD(local_sgd.RoundsCallbackImpl):
         delay: int = 0,
         merge: float = 0.0,
         wire: str = "fp32",
-        across: str = "ranks",
         process_set: ProcessSet = global_process_set,
         deadline_s: float = 30.0,
     ) -> None:
         options = Options(
-            every, every_seconds, fragments, delay, merge, wire, AVERAGE, across, process_set, deadline_s=deadline_s
+            every, every_seconds, fragments, delay, merge, wire, AVERAGE, process_set=process_set, deadline_s=deadline_s
         )
         super().__init__(self.keras, options)

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
@@ -35,7 +36,6 @@ class DiLoCo:
         delay: Number of steps that a worker goes on with before it merges the result of an exchange.
         merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
         wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
-        across: What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.
         process_set: The ranks that take part. By default all ranks of the job.
         deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
 
@@ -59,13 +59,12 @@ class DiLoCo:
         delay: int = 0,
         merge: float = 0.0,
         wire: str = "fp32",
-        across: str = "ranks",
         process_set: ProcessSet = global_process_set,
         deadline_s: float = 30.0,
     ) -> None:
         rule = outer_of(outer)
         options = Options(
-            every, every_seconds, fragments, delay, merge, wire, rule, across, process_set, deadline_s=deadline_s
+            every, every_seconds, fragments, delay, merge, wire, rule, process_set=process_set, deadline_s=deadline_s
         )
         self._tree = _Tree(params)
         self._core = Core(self._tree, options)
@@ -94,7 +93,7 @@ class DiLoCo:
         """Continue from what state_dict() returned."""
         self._core.load_state_dict(state)
 
-    def _run(self, action: Any, params: Tree) -> Tree:
+    def _run(self, action: Callable[[], None], params: Tree) -> Tree:
         with self._tree.holding(params) as held:
             action()
             return held.tree()
@@ -115,7 +114,6 @@ class LocalSGD(DiLoCo):
         delay: Number of steps that a worker goes on with before it merges the result of an exchange.
         merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
         wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
-        across: What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.
         process_set: The ranks that take part. By default all ranks of the job.
         deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
 
@@ -139,13 +137,10 @@ class LocalSGD(DiLoCo):
         delay: int = 0,
         merge: float = 0.0,
         wire: str = "fp32",
-        across: str = "ranks",
         process_set: ProcessSet = global_process_set,
         deadline_s: float = 30.0,
     ) -> None:
-        super().__init__(
-            params, AVERAGE, every, every_seconds, fragments, delay, merge, wire, across, process_set, deadline_s
-        )
+        super().__init__(params, AVERAGE, every, every_seconds, fragments, delay, merge, wire, process_set, deadline_s)
 
 
 class _Tree:
@@ -167,11 +162,14 @@ class _Tree:
 
     def read(self, names: Sequence[str]) -> list[Floats]:
         """Return copies of these parameters as float32 on the host."""
-        leaves = [self._flat()[self._index[name]] for name in names]
-        for leaf in leaves:  # start all copies from an accelerator before waiting for the first one
-            if hasattr(leaf, "copy_to_host_async"):
-                leaf.copy_to_host_async()
-        return [np.array(leaf, np.float32) for leaf in leaves]
+        return self.start_read(names)()
+
+    def start_read(self, names: Sequence[str]) -> Callable[[], list[Floats]]:
+        """Begin to copy parameters to the host, beside the steps that follow; they may donate the parameters."""
+        copies = [jnp.array(self._flat()[self._index[name]], jnp.float32, copy=True) for name in names]
+        for copy in copies:
+            copy.copy_to_host_async()
+        return lambda: [np.array(copy) for copy in copies]
 
     def write(self, values: Mapping[str, Floats]) -> None:
         """Replace these parameters by new arrays of their dtypes, on the devices of the old ones."""

@@ -123,7 +123,6 @@ class DiLoCoCallback(shared.DiLoCo, keras.callbacks.Callback):  # type: ignore[m
         delay: Number of steps that a worker goes on with before it merges the result of an exchange.
         merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
         wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
-        across: What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.
         process_set: The ranks that take part. By default all ranks of the job.
         deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
 
@@ -151,7 +150,6 @@ class LocalSGDCallback(shared.LocalSGD, keras.callbacks.Callback):  # type: igno
         delay: Number of steps that a worker goes on with before it merges the result of an exchange.
         merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
         wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
-        across: What counts as one worker: "ranks", or "hosts" whose ranks train synchronously.
         process_set: The ranks that take part. By default all ranks of the job.
         deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
 
