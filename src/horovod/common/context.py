@@ -438,6 +438,18 @@ class Context:
             return self._add_by_communicator(added)
         return self._add(added, check_ranks(added.ranks or [], self.topology.size))
 
+    def add_own_set(self, ranks: Sequence[int]) -> ProcessSet:
+        """Return a set with these ranks for this package's own use. Every rank of the job must call this.
+
+        Process sets need not be dynamic. The set ends with the world.
+        """
+        for _, existing, its_ranks in self.sets.with_ranks():
+            if its_ranks == tuple(ranks) and existing is not None:
+                return existing
+        added = ProcessSet(ranks)
+        self._register(added, check_ranks(ranks, self.topology.size), is_new=False)
+        return added
+
     def _add_by_communicator(self, added: ProcessSet) -> ProcessSet:
         """Register the sets of all communicators that ranks pass.
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NamedShape = tuple[str, tuple[int, ...]]
 BLOCK = 256  # values that share one scale on the wire; ranges begin at multiples of it
@@ -70,4 +71,4 @@ def split(begin: int, end: int, count: int) -> list[tuple[int, int]]:
     """Return `count` ranges that make up a range, as equal as whole blocks allow. Some may be empty."""
     blocks = -(-(end - begin) // BLOCK)
     bounds = [min(end, begin + blocks * index // count * BLOCK) for index in range(count + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))

@@ -110,6 +110,8 @@ class Options:
             raise ValueError(f"process_set must be a hvd.ProcessSet, not {self.process_set!r}")
         if self.across == "hosts" and self.process_set is not global_process_set:
             raise ValueError("process_set cannot be given with across='hosts', which takes all ranks of each host")
+        if self.across == "hosts" and (self.every is None or self.delay):
+            raise ValueError("across='hosts' needs every=H and delay=0, because the ranks of a host exchange in step")
         self._check_steps()
 
     def _check_steps(self) -> None:
@@ -130,11 +132,6 @@ class Options:
                 f"fragments={self.fragments} is more than the {len(layers)} layers of the model ({_some(layers)}): use "
                 "fewer fragments, or give the parameters names that begin with their layer's name"
             )
-
-    @property
-    def steps_between(self) -> float:
-        """Inner steps, or seconds, from one round to the next."""
-        return (self.every or self.every_seconds or 0) / self.fragments
 
     def described(self) -> dict[str, Any]:
         """Return all options that the ranks must agree on, for a comparison."""
