@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from testkit.docstrings import operations
 from testkit.docstrings.entry import Entry
+from testkit.docstrings.local_sgd import LOCAL_SGD_ARGUMENTS
 from testkit.docstrings.training import COMPRESSION, COMPRESSOR, OPTIMIZER_ARGUMENTS, RUN
 
 _GRADIENT = "Gradients flow through this operation."

@@ -174,6 +174,39 @@ def DiLoCo(  # noqa: N802 - stands beside torch's classes
     process_set: ProcessSet = global_process_set,
     deadline_s: float = 30.0,
 ) -> LocalOptimizer:
+    """Return an optimizer with which workers train alone and exchange their weights in rounds.
+
+    Each worker makes the inner optimizer's steps on its own. In a round, an outer optimizer moves the global weights
+    towards the workers' average, and the workers continue from there with their inner state. All workers hold the same
+    bits after a round. Call finish() of the returned optimizer on every rank when training ends.
+
+    Args:
+        inner: The optimizer of each worker, usually AdamW.
+        outer: Rule by which the global weights follow the workers' average: a dict or an optimizer such as
+            torch.optim.SGD with lr, momentum and nesterov. By default lr=0.7, momentum=0.9 and nesterov=True.
+        every: Number of inner steps after which each fragment is exchanged. Give this or `every_seconds`.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers are weighted by the steps that
+            they made.
+        fragments: Number of parts of the model that are exchanged one after the other.
+        delay: Number of inner steps that a worker makes during an exchange, before it merges the result.
+        merge: Share of the worker's own weights when it merges, at least 0 and below 1.
+        wire: Format of values on the wire: 'fp32', 'bf16', 'int8' or 'int4'.
+        across: 'ranks' if each rank is a worker, or 'hosts' if the ranks of a host train synchronously as one worker.
+        named_parameters: What model.named_parameters() returns. Its names tell the layers of which fragments are made.
+            By default each parameter is a layer.
+        process_set: The ranks that take part. By default all ranks of the job.
+        deadline_s: Seconds after the first worker is ready at which an exchange begins without the late workers.
+
+    Returns:
+        The optimizer. Its parameter groups and its state are those of `inner`.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> inner = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters())
+        >>> optimizer = hvd.DiLoCo(inner, every=50)
+    """
     options = Options(
         every=every,
         every_seconds=every_seconds,
@@ -206,6 +239,25 @@ def DiLoCo(  # noqa: N802 - stands beside torch's classes
 def LocalSGD(  # noqa: N802 - stands beside torch's classes
     optimizer: torch.optim.Optimizer, every: int | None = None, **options: Any
 ) -> LocalOptimizer:
+    """Return an optimizer with which workers train alone and average their weights in rounds.
+
+    It is hvd.DiLoCo() whose outer rule takes the workers' average as it is.
+
+    Args:
+        optimizer: The optimizer of each worker.
+        every: Number of inner steps after which each fragment is exchanged. Give this or `every_seconds`.
+        **options: More arguments of hvd.DiLoCo().
+
+    Returns:
+        The optimizer. Its parameter groups and its state are those of `optimizer`.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> inner = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+        >>> optimizer = hvd.LocalSGD(inner, every=10)
+    """
     if "outer" in options:
         raise ValueError("outer: hvd.LocalSGD() takes the average; use hvd.DiLoCo() for another outer rule")
     return DiLoCo(optimizer, _average(), every=every, **options)
