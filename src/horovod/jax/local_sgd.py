@@ -28,16 +28,17 @@ class DiLoCo:
 
     Args:
         params: Tree of float32, bfloat16 or float16 parameters. Only their names and shapes are kept.
-        outer: Rule by which the global weights follow the workers' average: a dict of lr, momentum and nesterov. By
-            default Nesterov momentum 0.9 with the rate 0.7.
-        every: Number of steps after which each fragment is exchanged. Give either this or every_seconds.
-        every_seconds: Number of seconds after which each fragment is exchanged. Workers count by the steps they made.
+        outer: Rule by which the global weights follow the workers' average: a dict or an optimizer such as
+            torch.optim.SGD with lr, momentum and nesterov. By default lr=0.7, momentum=0.9 and nesterov=True.
+        every: Number of inner steps after which each fragment is exchanged. Give this or `every_seconds`.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers are weighted by the steps that
+            they made.
         fragments: Number of parts of the model that are exchanged one after the other.
-        delay: Number of steps that a worker goes on with before it merges the result of an exchange.
-        merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
-        wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
+        delay: Number of inner steps that a worker makes during an exchange, before it merges the result.
+        merge: Share of the worker's own weights when it merges, at least 0 and below 1.
+        wire: Format of values on the wire: 'fp32', 'bf16', 'int8' or 'int4'.
         process_set: The ranks that take part. By default all ranks of the job.
-        deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
+        deadline_s: Seconds after the first worker is ready at which an exchange begins without the late workers.
 
     Raises:
         ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
@@ -108,14 +109,15 @@ class LocalSGD(DiLoCo):
 
     Args:
         params: Tree of float32, bfloat16 or float16 parameters. Only their names and shapes are kept.
-        every: Number of steps after which each fragment is exchanged. Give either this or every_seconds.
-        every_seconds: Number of seconds after which each fragment is exchanged. Workers count by the steps they made.
+        every: Number of inner steps after which each fragment is exchanged. Give this or `every_seconds`.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers are weighted by the steps that
+            they made.
         fragments: Number of parts of the model that are exchanged one after the other.
-        delay: Number of steps that a worker goes on with before it merges the result of an exchange.
-        merge: Share of the worker's own weights in a merge, from 0 (take the global weights) to below 1.
-        wire: Format in which values are sent, namely fp32, bf16, int8 or int4.
+        delay: Number of inner steps that a worker makes during an exchange, before it merges the result.
+        merge: Share of the worker's own weights when it merges, at least 0 and below 1.
+        wire: Format of values on the wire: 'fp32', 'bf16', 'int8' or 'int4'.
         process_set: The ranks that take part. By default all ranks of the job.
-        deadline_s: Seconds after the first worker is ready at which a round begins without the late workers.
+        deadline_s: Seconds after the first worker is ready at which an exchange begins without the late workers.
 
     Raises:
         ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
