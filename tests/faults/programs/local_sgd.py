@@ -11,7 +11,7 @@ from faultkit.reports import report
 import horovod.numpy as hvd
 from horovod.common.local_sgd import Core, Options
 
-ROUNDS, EVERY, ROWS = 6, 4, 60_000  # 240 KB of weights
+ROUNDS, EVERY, ROWS = 4, 4, 60_000  # 240 KB of weights
 deadline_s = float(sys.argv[1])
 
 
