@@ -12,7 +12,7 @@ import torch
 
 from horovod.common.context import default_context
 from horovod.common.local_sgd import AVERAGE, Core, Options, OuterSgd, outer_of
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.graph import leaves_graph
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.wrapping import WrappedOptimizer
@@ -154,7 +154,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             )
         outer = dict(state_dict["outer"])
         for key in ("weights", "momentum"):
-            outer[key] = {name: np.array(value.cpu(), np.float32) for name, value in outer[key].items()}
+            outer[key] = {name: np.array(value.cpu().numpy(), np.float32) for name, value in outer[key].items()}
         self.core.load_state_dict(outer)
         self.inner.load_state_dict(state_dict["inner"])
 
@@ -291,5 +291,5 @@ def _host_set() -> ProcessSet:
     hosts: dict[str, list[int]] = {}
     for rank, host in enumerate(default_context.hosts):
         hosts.setdefault(host, []).append(rank)
-    sets = {host: default_context.add_own_set(ranks) for host, ranks in hosts.items()}
+    sets = {host: default_context.set_registration.own(ranks) for host, ranks in hosts.items()}
     return sets[default_context.hosts[default_context.topology.rank]]

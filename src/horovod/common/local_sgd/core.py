@@ -86,10 +86,15 @@ class Core:
         return max(0, self._next_round if session is None else session.worker.next_round)
 
     @property
+    def has_state(self) -> bool:
+        """True once this worker has global weights."""
+        return self._session is not None or self._next_round != NO_STATE
+
+    @property
     def local_ranks(self) -> list[int]:
         """The ranks of this worker: with across="hosts" those of this host. Call after begin()."""
         members = self._meet().members
-        return [members.ranks[member] for member in members.mine]
+        return [members.ranks[member] for member in members.local_members]
 
     def begin(self) -> None:
         """Give all ranks the weights of the first rank. Call before the first inner step; step() calls it too."""
@@ -205,7 +210,7 @@ class Core:
         self._merge_at = None
         if self.options.every_seconds is not None:
             self._due_at = time.monotonic() + self.options.every_seconds / self.options.fragments
-        if len(session.members.mine) > 1:
+        if len(session.members.local_members) > 1:
             session.gather_parts(changed)
         for number in changed:
             self._merge_fragment(number)

@@ -50,7 +50,7 @@ class Fragment:
         return self.starts[-1]
 
     @classmethod
-    def of(cls, parameters: Sequence[NamedShape]) -> Fragment:
+    def from_parameters(cls, parameters: Sequence[NamedShape]) -> Fragment:
         starts = [0]
         for _, shape in parameters:
             starts.append(starts[-1] + math.prod(shape))
@@ -64,7 +64,7 @@ def divide(parameters: Sequence[NamedShape], count: int) -> list[Fragment]:
     parts: list[list[NamedShape]] = [[] for _ in range(count)]
     for name, shape in parameters:
         parts[fragment_of[layer_of(name)]].append((name, tuple(shape)))
-    return [Fragment.of(part) for part in parts]
+    return [Fragment.from_parameters(part) for part in parts]
 
 
 def split(begin: int, end: int, count: int) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 
 WIRES = ("fp32", "bf16", "int8", "int4")
 ACROSS = ("ranks", "hosts")

@@ -228,7 +228,7 @@ class Worker:
         self._workers = workers
         self._fragments = fragments
         self._over = first_round - 1  # last round that is over, while FETCHING
-        self._requests: list[Serve] = []  # of late workers, for rounds that are not over here
+        self._requests: list[Serve] = []  # requests of late workers for rounds that are not over here
 
     @property
     def is_open(self) -> bool:

@@ -64,14 +64,14 @@ class Members:
         return next(index for index, members in enumerate(self.workers) if self.me in members)
 
     @property
-    def mine(self) -> tuple[int, ...]:
+    def local_members(self) -> tuple[int, ...]:
         """The members of this rank's worker."""
         return self.workers[self.my_worker]
 
     @property
     def position(self) -> int:
         """This rank's index among the members of its worker."""
-        return self.mine.index(self.me)
+        return self.local_members.index(self.me)
 
 
 class Session:
@@ -147,12 +147,12 @@ class Session:
     def part_of(self, fragment: int, position: int | None = None) -> Part:
         """Return the part of a fragment that a rank of each worker exchanges; by default this rank's position."""
         position = self.members.position if position is None else position
-        ranges = split(0, self._outer.fragments[fragment].size, len(self.members.mine))
+        ranges = split(0, self._outer.fragments[fragment].size, len(self.members.local_members))
         return Part(fragment, *ranges[position])
 
     def gather_parts(self, fragments: Sequence[int]) -> None:
         """Complete these fragments on all ranks of this worker. All of them call this with equal arguments."""
-        others = [member for member in self.members.mine if member != self.members.me]
+        others = [member for member in self.members.local_members if member != self.members.me]
         with self.lock:
             for member in others:
                 send_state(self.post, self._outer, member, [self.part_of(it) for it in fragments], Channel.PART)
@@ -162,7 +162,7 @@ class Session:
             one.store(self._outer)
 
     def _parts_of(self, fragments: Sequence[int], member: int) -> list[Part]:
-        return [self.part_of(fragment, self.members.mine.index(member)) for fragment in fragments]
+        return [self.part_of(fragment, self.members.local_members.index(member)) for fragment in fragments]
 
     def check(self) -> None:
         """Raise the error that ended the session."""
