@@ -24,14 +24,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchkit import diloco_tables, machine
+from benchkit import diloco_loss, diloco_tables, machine
 from benchkit.diloco_jobs import Order, Record, run_all
-from benchkit.diloco_ways import EVERY, SYNCHRONOUS, WAYS, Way
+from benchkit.diloco_ways import EVERY, INT4, SYNCHRONOUS, WAYS, Way
 from testkit.lifetimes import interrupt_on_sigterm
 from testkit.places import ROOT
 
 _SLOW_ROUNDS, _SLOW_SYNCHRONOUS_STEPS = 4, 40
 _SLOW_LINK = "100 Mbit/s"
+_WITH_LOSS = (SYNCHRONOUS.name, INT4.name)  # ways of which a worker is killed and another one joins
 
 
 def main() -> int:
@@ -76,13 +77,22 @@ def over_slow_links(options: argparse.Namespace) -> list[Record]:
     from benchkit.slow_hosts import LINKS, limit
 
     orders = [Order(way, options.seeds[0], slow_steps(way)) for way in options.ways]
-    options.expected = len(orders)
     hosts = NamespaceHosts(options.workers)
     try:
         limit(hosts, LINKS[_SLOW_LINK])
-        return run_all(orders, options.workers, options.limit_s, say, hosts=hosts)
+        records = run_all(orders, options.workers, options.limit_s, say, hosts=hosts)
     finally:
         hosts.close()
+    lossy = [way for way in options.ways if way.name in _WITH_LOSS]
+    options.expected = len(orders) + len(lossy)
+    for way in lossy:
+        record = diloco_loss.measure(way, options.workers, LINKS[_SLOW_LINK].bits_per_s, options.window_s)
+        say(
+            f"{way.name}, elastic: {record['tokens_per_s']:,.0f} tokens/s; while a worker is killed and another joins "
+            f"{record['tokens_per_s_with_loss']:,.0f} tokens/s, longest pause {record['longest_pause_s']:.1f} s"
+        )
+        records.append({"part": "loss", **record})
+    return records
 
 
 def slow_steps(way: Way) -> int:
@@ -107,6 +117,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="trainings at once (default: as many as there are cores for)")
     parser.add_argument("--limit-s", type=float, default=500, help="of one training")
     parser.add_argument("--slow-link", action="store_true", help=f"hosts behind {_SLOW_LINK} instead")
+    parser.add_argument("--window-s", type=float, default=25, help="seconds before and after a worker is killed")
     parser.add_argument("--output", type=Path, help="default: build/benchmarks/diloco.json, diloco-slow-link.json")
     options = parser.parse_args(arguments)
     named = {name.strip() for name in options.only.split(";")} if options.only else None

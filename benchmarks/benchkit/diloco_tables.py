@@ -60,14 +60,27 @@ def table(records: Sequence[Record]) -> list[str]:
 
 def slow_table(records: Sequence[Record]) -> list[str]:
     """Return a row for each way over a slow link: its speed and what the host's interface sends for a step."""
-    ways = by_way(records)
+    ways = by_way([record for record in records if record.get("part") != "loss"])
     dense = mean(it["tokens_per_s"] for it in ways[SYNCHRONOUS.name]) if SYNCHRONOUS.name in ways else None
     rows = []
     for name, own in ways.items():
         speed = mean(it["tokens_per_s"] for it in own)
         sent = mean(it["interface_bytes"] / it["steps"] for it in own)
         rows.append([name, f"{speed:,.0f}", f"{speed / dense:.1f} x" if dense else "", f"{sent / 1e3:,.0f} KB"])
-    return markdown(["way", "tokens/s", "to synchronous", "sent by a host for each step"], rows)
+    lines = markdown(["way", "tokens/s", "to synchronous", "sent by a host for each step"], rows)
+    lost = [
+        [
+            it["way"],
+            f"{it['tokens_per_s']:,.0f}",
+            f"{it['tokens_per_s_with_loss']:,.0f}",
+            f"{it['longest_pause_s']:.1f} s",
+            f"{it['joined_after_s']:.1f} s",
+        ]
+        for it in records
+        if it.get("part") == "loss"
+    ]
+    headings = ["elastic job", "tokens/s", "one killed, one joining", "longest pause", "new worker trains after"]
+    return [*lines, *(["", *markdown(headings, lost)] if lost else [])]
 
 
 def verdicts(records: Sequence[Record]) -> list[str]:
