@@ -187,14 +187,21 @@ DOCS = Part(
 
 TEST = (*SETUP, ENGINE, UNIT, RANKS, LAUNCHER, FAULTS, DOCS, PROMISES)
 
-# First the parts that compile and compute, two at a time, beside the soak, which mostly waits. Then those with
-# deadlines.
+# Two parts compute while a third one mostly waits. Those that fail early and often come first, and the longest part does
+# not come last. Limits inside tests grow with the load (testkit/speed), except for promised times, which end the list.
 REST = (
     Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
     Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),
     Part("lint", "ruff, mypy, clang-format and our own rules", ("make", "lint"), after=("tools",)),
     Part("site", "the documentation's site", ("make", "docs"), after=("tools",)),
     Part("soak", "an elastic job under random faults", ("make", "test-soak"), cores=0, after=("tools",)),
+    Part(
+        "jobs",
+        "the launcher, faults, MPI and the stand-ins for GPUs",
+        ("make", "test-jobs"),
+        after=("tools",),
+        env=LEFT,
+    ),
     Part(
         "asan-build",
         "the engine with ASan and UBSan",
@@ -211,22 +218,22 @@ REST = (
         after=("asan-build",),
     ),
     Part("tensorflow", "TensorFlow and Keras", ("make", "test-tensorflow"), after=("newest",)),
+    Part(
+        "hosts",
+        "several hosts: ssh, Slurm, MPI (needs root)",
+        ("make", "test-hosts"),
+        cores=0,
+        after=("tools",),
+        env=LEFT,
+    ),
+    Part("ray", "Ray", ("make", "test-ray"), cores=0, after=("tools",)),
     Part("tsan", "the engine's unit tests under TSan", ("make", "sanitize-thread"), after=("lint",), env=ONE_JOB),
+    Part("all-ranks", "NumPy and PyTorch in all worlds", ("make", "test-ranks"), after=("tools",), env=LEFT),
     Part("jax", "JAX", ("make", "test-jax"), after=("newest",)),
     Part("mxnet", "MXNet", ("make", "test-mxnet"), after=("tools",)),
     Part("old-torch", "the oldest PyTorch", ("make", "test-old-torch"), after=("tools",)),
     Part("old-jax", "the oldest JAX", ("make", "test-old-jax"), after=("tools",)),
     Part("old-tensorflow", "the oldest TensorFlow", ("make", "test-old-tensorflow"), after=("tools",)),
-    Part(
-        "jobs",
-        "the launcher, faults, MPI and the stand-ins for GPUs",
-        ("make", "test-jobs"),
-        after=("tools",),
-        env=LEFT,
-    ),
-    Part("all-ranks", "NumPy and PyTorch in all worlds", ("make", "test-ranks"), after=("tools",), env=LEFT),
-    Part("hosts", "several hosts: ssh, Slurm, MPI (needs root)", ("make", "test-hosts"), after=("tools",), env=LEFT),
-    Part("ray", "Ray", ("make", "test-ray"), after=("tools",)),
     Part(
         "all-promises",
         "all times that the product promises",
