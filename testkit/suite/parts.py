@@ -187,8 +187,8 @@ DOCS = Part(
 
 TEST = (*SETUP, ENGINE, UNIT, RANKS, LAUNCHER, FAULTS, DOCS, PROMISES)
 
-# Two parts compute while a third one mostly waits. Those that fail early and often come first, and the longest part does
-# not come last. Limits inside tests grow with the load (testkit/speed), except for promised times, which end the list.
+# Two parts compute while a third one mostly waits. Parts that often fail come first, and long ones do not come last.
+# Limits inside tests grow with the load (testkit/speed), except for promised times, which end the list.
 REST = (
     Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
     Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),
