@@ -68,7 +68,7 @@ enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2, kTune = 3,
 struct Turn {
   int32_t set = 0;
   uint32_t epoch = 0;
-  uint64_t sequence = 0;  // of the batch's record in the set's log
+  uint64_t sequence = 0;  // number of the batch's record in the set's log
 
   bool operator==(const Turn& other) const {
     return set == other.set && epoch == other.epoch && sequence == other.sequence;

@@ -23,7 +23,7 @@ const hvd_op& OpAt(const hvd_op* ops, int32_t i) {
 
 Status CheckOp(const hvd_op& op) {
   if (op.dtype < 0 || op.dtype >= kDTypeCount) return Status::Invalid("unknown dtype " + std::to_string(op.dtype));
-  if (op.kind < 0 || op.kind > static_cast<int>(kLastAgreed)) return Status::Invalid("unknown kind");
+  if (op.kind < 0 || op.kind > static_cast<int>(kLastAgreed)) return Status::Invalid("unknown kind of operation");
   if (op.reduce_op < 0 || op.reduce_op > static_cast<int>(ReduceOp::kProduct)) {
     return Status::Invalid("unknown reduce operation " + std::to_string(op.reduce_op));
   }

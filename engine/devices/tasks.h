@@ -13,8 +13,8 @@ constexpr int kMostSegments = 128;  // tensors in a launch
 constexpr int kMostSources = 16;    // members whose parts one launch adds
 
 struct Segment {
-  uint64_t address;  // of a tensor, or of what is left of it
-  uint64_t begin;    // in the flat run
+  uint64_t address;  // start of a tensor, or of the rest of one
+  uint64_t begin;    // offset in the flat run
   uint64_t bytes;
 };
 
@@ -33,7 +33,7 @@ struct ReduceTask {
   uint64_t targets[kMostSources];  // ... and in the others
   uint64_t begin, end;
   double factor;
-  int64_t divisor;  // of 64-bit integers, and of averages
+  int64_t divisor;  // divides sums of 64-bit integers, and averages
   int32_t op;       // ReduceOp: sum, min, max, product
   int32_t members;
   int32_t count;

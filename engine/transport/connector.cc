@@ -338,7 +338,7 @@ void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_poin
   *moved = true;
   switch (dial->handshake->outcome()) {
     case Handshake::Outcome::kInProgress:
-      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "nobody is listening there", now);
+      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "no process is listening there", now);
       return;
     case Handshake::Outcome::kReady:
       dial->stream = dial->handshake->stream();

@@ -108,7 +108,7 @@ class Neighbours {
   Fd listener_;
   std::list<Arriving> arriving_;
   std::list<Guest> guests_;
-  Heartbeats heartbeats_{{}};  // of the ranks in guests_
+  Heartbeats heartbeats_{{}};  // heartbeats of the ranks in guests_
   std::vector<Neighbour> neighbours_;
 };
 

@@ -64,7 +64,7 @@ class Autotuner {
   Phase phase_ = Phase::kWarmup;
   std::vector<Candidate> candidates_;
   size_t start_ = 0, current_ = 0;
-  int samples_ = 0;           // of the current phase
+  int samples_ = 0;           // samples that the current phase has taken
   std::vector<size_t> plan_;  // candidates to measure: for the opening of the search, later for the finals
   size_t opened_ = 0;         // how much of the opening is done
   std::vector<size_t> finalists_;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files to change: five subfolders of the engine, and the Python modules that ARCHITECTURE.md calls pure."""
+"""Files to change: five subfolders of the engine, and the Python modules without a clock, thread or socket."""
 
 from __future__ import annotations
 

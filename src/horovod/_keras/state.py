@@ -7,9 +7,10 @@ import sys
 from typing import Any
 
 from horovod._keras.doors import door_of
-from horovod._keras.optimizer import build_on, hook_of_optimizer, keras_of, state_of
+from horovod._keras.optimizer import build_on
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState
+from horovod.common.keras_optimizers import hook_of_optimizer, keras_of, state_of
 from horovod.common.objects import broadcast_object
 from horovod.common.slots import Slots, check_arrays, copied_values
 

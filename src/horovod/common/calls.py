@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from horovod._engine import OpKind
 from horovod.common import rules
 from horovod.common.dtypes import AS_IT_IS
-from horovod.common.process_sets import Membership, ProcessSet, global_process_set
+from horovod.common.membership import Membership
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:

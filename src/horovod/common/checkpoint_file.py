@@ -278,7 +278,7 @@ class _Decoder:
             return int(data)
         if code == _PICKLE:
             return serialization.loads(data)
-        raise BadCheckpointError(f"it holds something of an unknown kind ({code})")
+        raise BadCheckpointError(f"it holds a value of an unknown kind ({code})")
 
     def _array(self, kind: str, dtype: str, shape: list[int], place: int, nbytes: int) -> Any:
         data = self._arrays[place : place + nbytes]

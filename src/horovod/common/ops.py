@@ -34,7 +34,8 @@ from horovod.common.rules import PLAIN_SUM, Reduction
 if TYPE_CHECKING:
     from horovod._engine import Member, Output, World
     from horovod.common.context import Context
-    from horovod.common.process_sets import Membership, ProcessSet
+    from horovod.common.membership import Membership
+    from horovod.common.process_set import ProcessSet
 
 Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, id of the dtype
 T = TypeVar("T")

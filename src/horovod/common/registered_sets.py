@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from horovod._engine import Member, World
-from horovod.common.process_sets import EmptyMembership, Membership, ProcessSet
+from horovod.common.membership import EmptyMembership, Membership, Memberships
+from horovod.common.process_set import ProcessSet
 
 _NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
 
@@ -29,9 +30,10 @@ class Observer(Protocol):
 class RegisteredSets:
     """Table of the registered sets. It is empty without a world, but keeps its observers for the next world."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Memberships) -> None:
+        """Create an empty table that keeps the memberships of its sets in `members`."""
         self._sets: dict[int, ProcessSet] = {}
-        self._members: dict[int, tuple[Membership, Member | None]] = {}  # memberships of the sets, by id
+        self._members = members
         # Further objects that stand for a registered set, and objects of empty sets.
         self._aliases: list[ProcessSet] = []
         self._observers: list[Observer] = []
@@ -104,7 +106,7 @@ class RegisteredSets:
 
     # Queries
 
-    def membership_of(self, process_set: ProcessSet, my_rank: int) -> Membership:
+    def membership_of(self, process_set: ProcessSet) -> Membership:
         """Return the membership of the registered set that has this object's id.
 
         ValueError if no set has the id, or this rank is not a member.
@@ -114,7 +116,7 @@ class RegisteredSets:
         if isinstance(member, EmptyMembership):
             raise ValueError(member.text)
         if member.index < 0:
-            raise ValueError(f"Rank {my_rank} is not a member of {process_set}")
+            raise ValueError(f"Rank {member.rank} is not a member of {process_set}")
         return member
 
     def native_with_id(self, set_id: int) -> Member | None:

@@ -23,7 +23,7 @@ def method_in(compression: Any, methods: Methods, function: str, op: int = Avera
         op: The reduction, which must be a sum or a mean.
     """
     if isinstance(compression, type) and issubclass(compression, CompressionMethod):
-        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, with parentheses behind it")
+        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, made by adding parentheses")
     if not isinstance(compression, CompressionMethod):
         return None
     text = compression.describe()

@@ -135,7 +135,7 @@ def _check_not_skipped_by(wrapper: Callable[..., Any]) -> None:
         if frame.f_code in codes:
             raise ValueError(
                 f"hvd.DistributedOptimizer is inside optax.{wrapper.__name__}: a rank whose own gradients are not "
-                "finite would leave the reduction out, and the other ranks would wait for it or reduce their gradients "
+                "finite would skip the reduction, and the other ranks would wait for it or reduce their gradients "
                 "with those of its next step. "
                 f"Wrap in the other order: hvd.DistributedOptimizer(optax.{wrapper.__name__}(optimizer, ...))"
             )

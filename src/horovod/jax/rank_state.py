@@ -117,7 +117,9 @@ class RankState:
         if _owner(layout, self.values) == _owner(self.layout, self.values):
             return moved
         if self.arrays:
-            logger.info("The shares of hosts have changed: what compression has kept for the next step is dropped")
+            logger.info(
+                "The hosts' shares of the values have changed: dropping the residuals that compression has kept"
+            )
         return moved.cleared()
 
 

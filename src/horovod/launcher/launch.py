@@ -62,9 +62,9 @@ def _main(argv: Sequence[str]) -> int:
     try:
         args = parse_args(argv)
         if args.version:
-            import horovod
+            from horovod.common.version import VERSION
 
-            print(horovod.__version__)
+            print(VERSION)
             return 0
         if args.check_build:
             check_build(args.verbose)

@@ -53,7 +53,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
         )
 
     def unwrap(self) -> Any:
-        """Return the wrapped optimizer, with its original rescale_grad."""
+        """Return the wrapped optimizer.
+
+        Returns:
+            The optimizer, with its original rescale_grad.
+        """
         self._optimizer.rescale_grad /= self._reducer.scale
         return self._optimizer
 

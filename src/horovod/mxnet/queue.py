@@ -133,10 +133,10 @@ class Queue:
     finish = release = wait
 
     def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
-        raise NotImplementedError("MXNet's queue fills arrays that are there; it allocates none")
+        raise NotImplementedError("MXNet's queue cannot allocate outputs; it writes to arrays that exist")
 
     def received_splits(self, handle: int, members: int) -> list[int]:
-        raise NotImplementedError("MXNet's queue has no results but arrays")
+        raise NotImplementedError("results of MXNet's queue are always arrays")
 
     def _new(self, process_set: int, group: str | None) -> int:
         assert self._world is not None

@@ -206,7 +206,9 @@ def limits_of(
     """Return the limits of an elastic job. Raise ValueError if they contradict each other."""
     most = many if many is not None else MOST_RANKS
     if not 1 <= few <= most:
-        raise ValueError(f"there must be at least 1 worker and at most max: min {few}, max {many}")
+        raise ValueError(
+            f"the least number of workers must be at least 1 and not above the largest: min {few}, max {many}"
+        )
     return Limits(
         num_proc=few,
         min_num_proc=few,

@@ -47,11 +47,11 @@ class BaseHorovodWorker:
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[int]:
-        """Of the GPUs that Ray has set aside for this worker."""
+        """Return the ids of the GPUs that Ray has reserved for this worker."""
         return list(ray.get_gpu_ids())
 
     def describe(self) -> tuple[str, str, str, list[int]]:
-        """Node id, address, name of the host, GPUs."""
+        """Return the node's id, its address, its host name, and the ids of this worker's GPUs."""
         return self.node_id(), str(ray.util.get_node_ip_address()), self.hostname(), self.get_gpu_ids()
 
     def become(self, variables: Mapping[str, str]) -> None:

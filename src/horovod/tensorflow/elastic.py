@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod._keras.optimizer import hyperparameters_of, memories_of_optimizer
 from horovod.common.checkpoint import checkpoint as checkpoint
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.keras_optimizers import hyperparameters_of, memories_of_optimizer
 from horovod.common.slots import Slots, check_arrays, copied_values
 from horovod.tensorflow.compressing import Memory, SavedMemories, is_own, memories_on
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables

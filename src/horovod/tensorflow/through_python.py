@@ -85,9 +85,9 @@ def topology(question: str, process_set_id: int) -> Tensor:
 def answer(question: str, process_set_id: int) -> int:
     topology = default_context.topology
     if question == "size":
-        return default_context.set_with_id(process_set_id).size() or 0
+        return default_context.registered_sets.with_id(process_set_id).size() or 0
     if question == "process_set_included":
-        return int(bool(default_context.set_with_id(process_set_id).included()))
+        return int(bool(default_context.registered_sets.with_id(process_set_id).included()))
     return int(getattr(topology, question))
 
 

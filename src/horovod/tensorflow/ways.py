@@ -51,7 +51,7 @@ def _check_registered(process_set: ProcessSet, operation: str) -> None:
     """
     if default_context.is_initialized:
         try:
-            default_context.check_registered(process_set)
+            default_context.registered_sets.check_registered(process_set)
         except ValueError as error:
             raise UnknownProcessSetError(None, None, f"{operation}: {error}") from None
 
@@ -80,7 +80,7 @@ def join() -> Tensor:
 @_as_it_is
 def topology(question: str, process_set_id: int = 0, name: str | None = None) -> Tensor:
     """Return size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
-    if tf.executing_eagerly() and default_context.membership_with_id(process_set_id) is None:
+    if tf.executing_eagerly() and default_context.sets.membership_with_id(process_set_id) is None:
         named = ProcessSet([])
         named.process_set_id = process_set_id
         _check_registered(named, f"{question}_op")

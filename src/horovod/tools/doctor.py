@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.joining.interfaces import LOOPBACK, LoopbackError, check_loopback
 from horovod.launcher.options import JobOptions
-from horovod.tools import gpu_trial, gpus, machine, packages, speed, trial
-from horovod.tools.findings import Finding, Section
+from horovod.machine import checks, gpus
+from horovod.machine.findings import Finding, Section
+from horovod.tools import gpu_trial, packages, speed, trial
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,10 +60,10 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
     sections: list[Section] = [
         ("Versions", packages.versions()),
         ("Frameworks", packages.frameworks()),
-        ("Processor, memory", [*machine.processor(), gpus.finding()]),
-        ("Limits", machine.limits()),
-        ("Shared memory", machine.shared_memory()),
-        ("Kernel", machine.kernel()),
+        ("Processor, memory", [*checks.processor(), gpus.finding()]),
+        ("Limits", checks.limits()),
+        ("Shared memory", checks.shared_memory()),
+        ("Kernel", checks.kernel()),
         ("MPI", [packages.mpi()]),
         ("Allreduce, 2 ranks", in_short),
     ]

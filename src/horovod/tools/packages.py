@@ -11,7 +11,7 @@ from pathlib import Path
 
 from horovod.common import mpi_library, not_yet
 from horovod.common.settings import value_of
-from horovod.tools.findings import Finding
+from horovod.machine.findings import Finding
 
 # Display name, distributions that provide it, and the module of its API here (empty if it has none).
 _FRAMEWORKS = (

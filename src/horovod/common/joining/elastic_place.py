@@ -91,7 +91,9 @@ def take_place(
     except DismissedError as error:
         raise HorovodRemovedError(f"this worker has left the job: {error}") from error
     except (OSError, RendezvousError) as error:
-        raise HorovodInitializationError(f"hvd.init() failed: the elastic driver gave no place: {error}") from error
+        raise HorovodInitializationError(
+            f"hvd.init() failed: the elastic driver did not admit this worker: {error}"
+        ) from error
     address = given.pop("address", None)
     known = tuple(SeenFile.unpacked(one) for one in given.pop("seen", ()))
     return ElasticPlace(elastic_topology(environ, given), generation, address, known)

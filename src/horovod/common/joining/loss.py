@@ -49,7 +49,7 @@ class Loss:
         if type(rank) is not int or (by is not None and type(by) is not int):
             raise TypeError(f"ranks must be integers: {found!r:.60}")
         if how not in (ENDED, SILENT, REFUSED):
-            raise ValueError(f"a rank cannot be lost in this way: {how!r:.60}")
+            raise ValueError(f"unknown way to lose a rank: {how!r:.60}")
         return cls(rank, how, by)
 
 

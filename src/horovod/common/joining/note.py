@@ -63,5 +63,5 @@ def read(path: Path) -> bytes | None:
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{path} does not belong to this user alone, so it is not used")
+            raise PermissionError(f"{path} is not used, because it is not a file that only this user can access")
         return file.read(_MOST_BYTES)

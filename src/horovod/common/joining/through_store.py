@@ -23,9 +23,9 @@ from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining import bootstrap
 from horovod.common.joining.bootstrap import Started
 from horovod.common.joining.interfaces import address_towards, interface_address
-from horovod.common.rendezvous.client import own_version
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
+from horovod.common.version import VERSION
 
 _ANSWER_SLACK_S = 2.0
 # No packet is sent to this address. The route to it shows which of our own addresses would be used.
@@ -79,7 +79,7 @@ class _Meeting:
         address = self._own_address(store_host)
         world = bootstrap.open_world(settings, topology, 0, address, world_id, secret)
         try:
-            infos = self._exchange(bootstrap.introduce(world, topology, address) | {"version": own_version()})
+            infos = self._exchange(bootstrap.introduce(world, topology, address) | {"version": VERSION})
             world.connect(bootstrap.peers(infos), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
         except BaseException:
             world.close()

@@ -115,7 +115,7 @@ class UserOutput:
         stalled = [writer for writer in self.writers if not writer.drain(patience_s, now)]
         dropped = sum(writer.pending for writer in stalled)
         if stalled and self._err not in stalled:
-            self.say(f"{dropped} bytes of output were lost: nobody has read any for {patience_s:g} s")
+            self.say(f"{dropped} bytes of output were lost, because their reader has read nothing for {patience_s:g} s")
             self._err.drain(_LAST_WORD_S, time.monotonic())
 
 
@@ -177,7 +177,7 @@ def _open(path: str) -> int:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
-            raise OSError(f"cannot write {path}: nobody is reading this named pipe") from None
+            raise OSError(f"cannot write {path}: no process is reading this named pipe") from None
         raise
     os.set_blocking(descriptor, True)
     return descriptor

@@ -9,10 +9,12 @@ import torch
 
 from horovod.common.compression_methods import PowerSGD
 from horovod.common.host_shares import HostShares
+from horovod.common.residual_moves import Segments
 from horovod.common.rules import Sum
 from horovod.torch.codecs.low_rank import Factors, Matrix, fold, is_worth_factoring, multiply_transposed
 from horovod.torch.compressing.loss_scale import LossScale
-from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, summed_here
+from horovod.torch.compressing.parts import BucketPart, Kept, Reduced
+from horovod.torch.compressing.within_host import summed_here
 from horovod.torch.hooks.bucket import Bucket
 
 Tensor = torch.Tensor
@@ -41,14 +43,21 @@ class PowerPart(BucketPart):
         """Count the dense steps before the first compressed one."""
         return super().after_dense(bucket, total) if self.steps < self._power.start_after else total
 
+    def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
+        """Return the rows of each matrix of which the rank has the residual."""
+        return {"residual": Rows(self._factors(bucket, chosen), shares).segments()}
+
+    def _factors(self, bucket: Bucket, chosen: list[str]) -> Factors:
+        return Factors([bucket.gradients[name].shape for name in chosen], self._power)
+
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum over all ranks as the factors approximate it; keep the approximation error and Q."""
         gradients = [bucket.gradients[name] for name in chosen]
-        factors = Factors([it.shape for it in gradients], self._power)
+        factors = self._factors(bucket, chosen)
         rows = Rows(factors, shares)
         values = torch.cat([it.reshape(-1).float() for it in rows.in_order_of_shares(gradients)])
         m = yield from summed_here(bucket, values, shares, rows.bounds)
-        memory = self.memory_of((*rows.bounds, shares.hosts, -1 if shares.mine is None else shares.mine))
+        memory = self.memory_of(bucket, chosen, shares)
         residual = memory.get("residual")
         if residual is not None:
             m = m + residual.to(m.device)  # a restored residual is in host memory
@@ -91,6 +100,12 @@ class Rows:
         for share in range(shares.count):
             length = sum((end - first) * it.columns for it, first, end in self._cuts(share))
             self.bounds.append(self.bounds[-1] + length)
+
+    def segments(self) -> Segments:
+        """Return where this rank's rows of each matrix begin and end among all values."""
+        return tuple(
+            (it.offset + first * it.columns, it.offset + end * it.columns) for it, first, end in self._cuts(self._mine)
+        )
 
     def in_order_of_shares(self, gradients: list[Tensor]) -> Iterator[Tensor]:
         """Yield blocks of rows of the gradients: all blocks of the first share, then all of the second, and so on."""

@@ -291,7 +291,7 @@ class Collectives:
         expected = sum(output.numel() for output in outputs)
         if flat.numel() != expected:
             raise ProcessGroupMismatchError(
-                f"{request.operation}: {flat.numel()} elements came, but the output tensors hold {expected}"
+                f"{request.operation}: {flat.numel()} elements were received, but the output tensors hold {expected}"
             )
         spread(flat, outputs)
 

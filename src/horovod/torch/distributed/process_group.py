@@ -18,7 +18,7 @@ from horovod.torch.distributed import places
 from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.collectives import Collectives
 from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
-from horovod.torch_backend import DEVICES
+from horovod.torch_backend_names import DEVICES
 
 Tensor = torch.Tensor
 _ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version of torch to the next

@@ -85,7 +85,7 @@ class GradientBuckets:
         try:
             memory = gpu_memory.allocate(self._process_set, device, _layout(parameters)[-1])
         except EngineError as error:
-            logger.info("gradients on %s stay where torch puts them: %s", device, error.args[1])
+            logger.info("gradients on %s stay in the memory that torch allocates: %s", device, error.args[1])
             return True
         if memory is None:
             return False

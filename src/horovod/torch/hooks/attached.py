@@ -35,7 +35,7 @@ class AttachedHook:
 
     def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, reduction: Reduction) -> None:
         self.hook: CommHook | None = None
-        self.checksum = 0  # of hook and layout; 0 without a hook
+        self.checksum = 0  # covers hook and layout; 0 without a hook
         self.has_exchanged = False  # True if this optimizer has sent the checksum to other ranks
         self._optimizer = optimizer
         self._gradients = gradients
