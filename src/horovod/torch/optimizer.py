@@ -119,7 +119,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
     wrapped = wrap(optimizer, _DistributedOptimizer, named, options)
     wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
-    if _reduces(process_set):
+    if _reduces(process_set) or (isinstance(method, Dgc) and process_set.included()):
         factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
         call = Call(ALLREDUCE, process_set, None, op, *factors, in_place=True, wire=wire_of(compression))
         reduction = Reduction(call, compression, sparse_as_dense)

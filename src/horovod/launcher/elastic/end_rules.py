@@ -39,7 +39,7 @@ class EndRules:
             turn.set(left=(*turn.state.left, Left(worker.rank, worker.birth, why)))
         if worker.phase is Phase.LEAVING:
             return
-        # a member, or a program that does not use Horovod's ranks
+        # the worker was a member, or its program does not use Horovod's ranks
         if code == 0 and (was_member or turn.state.generation < 0):
             turn.set(finished=True)
             return

@@ -65,7 +65,7 @@ class Turn:
 
     def dismiss(self, worker: Worker, why: str) -> None:
         """Let a worker leave the job."""
-        # an answer lets a former member end its work properly
+        # Answer a former member, so that it ends its work properly.
         if worker.phase is Phase.READY and worker.rank is not None:
             self.actions.append(Dismiss(worker.birth, why))
         else:

@@ -131,7 +131,8 @@ class Host:
         self._on_answer = on_answer
         self._reader = FrameReader(after_greeting=True)
         self._errors: deque[bytes] = deque(maxlen=_LAST_LINES)
-        # A session of its own, so that Ctrl-C reaches only the launcher, which then tells the agents what to do.
+        # Start the process in its own session, so that Ctrl-C reaches only the launcher, which then tells the agents
+        # what to do.
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -186,7 +187,7 @@ class Host:
         try:
             self.outgoing.write()
         except OSError:
-            pass  # reading its output fails too, and reports why
+            pass  # reading its output fails too, and that failure is reported
 
     def says_it_all(self) -> bool:
         """Write pending messages if there is room soon. Return False if some are left."""
@@ -230,7 +231,7 @@ class Host:
         return [escaped(line) for line in lines if line]
 
     def _why_it_ended(self) -> str:
-        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # it has closed its output, so it is about to end
+        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # the process has closed its output, so it is about to end
         self.hear_errors()
         if self.state is State.CONNECTING:
             return "" if code is None else f"exit code {code}"

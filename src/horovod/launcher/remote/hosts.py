@@ -39,7 +39,7 @@ class RemoteHosts:
         self._base_env: dict[str, dict[str, str]] = {}
         self._host_of: dict[int, Host] = {}
         self._is_closed = False
-        # replaced when hosts come or go, but never modified, because several threads read it
+        # This dict is replaced when hosts come or go, but never modified, because several threads read it.
         self.hosts: dict[str, Host] = {}
         self._former: list[Host] = []  # released hosts that are not closed yet
         self._coming_and_going = threading.Lock()
@@ -53,7 +53,7 @@ class RemoteHosts:
             raise
         self._thread.start()
 
-    # Opening and releasing hosts, from any thread
+    # Any thread may open and release hosts by these methods.
 
     def open(self, name: str, command: Sequence[str]) -> None:
         """Start an agent. Raise OSError if this machine lacks the program for that."""
@@ -179,13 +179,13 @@ class RemoteHosts:
         self._bell_sender.close()
         self._thread.close()
 
-    # Run by the thread that serves the hosts
+    # The thread that serves the hosts runs the methods below.
 
     def _start(self, host: Host, key: int, command: list[str], env: dict[str, str], pipes: Iterable[int]) -> None:
         host.workers.add(key, pipes)
         if host.is_gone:
             problem, host.state = host.problem, State.READY
-            host.lose(problem)  # lost again, so that the end of this worker is reported too
+            host.lose(problem)  # mark it lost again, so that the end of this worker is reported too
         host.tell("start", key, command, env)
 
     def _report(self, event: Event) -> None:

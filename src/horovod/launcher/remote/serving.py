@@ -68,20 +68,23 @@ class HostsThread:
             self._wake_sender.send(b"\0", socket.MSG_DONTWAIT)
 
     def listen_to(self, host: Host) -> None:
-        """Start reading what the agent sends. Runs in the thread: post it."""
+        """Start reading what the agent sends. This method runs in the thread: post it."""
         self._selector.register(host.output, selectors.EVENT_READ, partial(self._hear, host))
         self._selector.register(host.errors, selectors.EVENT_READ, partial(self._hear_errors, host))
 
     def let_go(self, host: Host) -> None:
-        """End the agent, or the attempt to start it. Runs in the thread: post it."""
+        """End the agent, or the attempt to start it.
+
+        This method runs in the thread: post it.
+        """
         if host.state is State.CONNECTING:
             host.lose("it was let go")
         host.tell("end", 0.0)
 
     def rest(self, resting: threading.Event, go_on: threading.Event) -> None:
-        """Let another process keep the agents alive until `go_on` is set. Runs in the thread: post it.
+        """Let another process keep the agents alive until `go_on` is set.
 
-        Set `resting` once the other process does that.
+        Set `resting` once the other process does that. This method runs in the thread: post it.
         """
         places = [
             host.outgoing.descriptor for host in self._hosts.every_host() if not host.is_gone and host.says_it_all()

@@ -135,7 +135,7 @@ class Job:
         self._supervision = Supervision(grace_s=spec.grace_s)
         self._queue = StartQueue(spec.slots)
         self._ranks = RankRecords()
-        # rank, exit code, and when to stop waiting for its last output
+        # each with the rank, the exit code, and the time at which to stop waiting for the last output
         self._exits: deque[tuple[int, int, float]] = deque()
         self._sent: int | None = None
         self._selector = selectors.DefaultSelector()
@@ -224,7 +224,7 @@ class Job:
                 self._queue.answered(self._host_of(rank), rank)
                 raise self._start_error(rank, number)
             case Ended(rank, code, how):
-                self._queue.answered(self._host_of(rank), rank)  # needed if its host was lost meanwhile
+                self._queue.answered(self._host_of(rank), rank)  # needed if the rank's host was lost meanwhile
                 self._on_exit(rank, code, how or describe_exit(code))
 
     def _start_error(self, rank: int, number: int) -> OSError:
