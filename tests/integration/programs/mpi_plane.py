@@ -188,7 +188,7 @@ def main() -> None:
         assert (hvd.rank(), hvd.size(), hvd.local_size()) == ({3: 0, 1: 1}[MPI.COMM_WORLD.Get_rank()], 2, 2)
         np.testing.assert_array_equal(hvd.allreduce(np.ones(5000), op=hvd.Sum, name="pair"), np.full(5000, 2))
         # Only rank 0's communicator is invalid. Both ranks receive the error, and neither waits for the other.
-        with pytest.raises(ValueError, match="rank 0 says: .* members that are not ranks of this world"):
+        with pytest.raises(ValueError, match="rank 0 reports: .* members that are not ranks of this world"):
             hvd.add_process_set(halves if hvd.rank() == 0 else MPI.COMM_SELF)
         hvd.shutdown()
 
