@@ -111,10 +111,36 @@ struct Accept {
   uint8_t by_slots = 0;  // 1: the bytes go through the slots that the sender has offered
 };
 
+// A stall warning from the leader to all members.
+struct StallNotice {
+  std::string name;  // the tensor that waits
+  std::string text;
+  std::vector<int32_t> asked;  // ranks that should report what they are doing
+};
+void Encode(const StallNotice& notice, std::string* out);
+bool Decode(std::string_view* in, StallNotice* notice);
+
+// What a missing rank is doing, to the leader that asked for it.
+struct StackAnswer {
+  std::string name;  // the tensor that waits for this rank
+  std::string text;
+};
+void Encode(const StackAnswer& answer, std::string* out);
+bool Decode(std::string_view* in, StackAnswer* answer);
+
+// Return a message that so far contains only its header.
+std::string EncodeHeader(Type type, SetTag set = {});
+// Return a message whose body has an Encode function.
+template <typename Body>
+std::string EncodeMessage(SetTag set, Type type, const Body& body) {
+  std::string out = EncodeHeader(type, set);
+  Encode(body, &out);
+  return out;
+}
+
 void AddSlot(std::string* slots, uint32_t slot);
 std::string EncodeReady(SetTag set, int member, uint64_t seen, std::string_view slots);
 std::string EncodeRequest(SetTag set, int member, const Request& request);
-std::string EncodeRecord(SetTag set, const Record& record);
 // `applied` is the last record of the set that the rank had applied, or kNotTold if the sender only knows that the rank
 // has left.
 constexpr uint64_t kNotTold = UINT64_MAX;
@@ -128,12 +154,6 @@ std::string EncodeExpressOthers(SetTag set, const Passed& passed);
 void AddOther(std::string* message, const Other& other, const std::byte* bytes);
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
-// `asked` are the ranks that should report what they are doing.
-std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked);
-std::string EncodeStack(SetTag set, std::string_view name, std::string_view text);
-std::string EncodeBlock(SetTag set, Type type, const Block& block);
-std::string EncodeTurn(SetTag set, const Turn& turn);
-std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock);
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAccept(const Accept& accept);
 
@@ -149,8 +169,6 @@ bool DecodeExpressOthers(std::string_view* in, Passed* passed);
 // decodes the next part of a Passed message
 bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
-bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
-bool DecodeStack(std::string_view* in, std::string* name, std::string* text);
 bool DecodeOffer(std::string_view* in, Offer* offer);
 bool DecodeAccept(std::string_view* in, Accept* accept);
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from testkit.docstrings import operations
+from testkit.docstrings import local_sgd, operations
 from testkit.docstrings.entry import Entry
 from testkit.docstrings.training import COMPRESSION, COMPRESSOR, OPTIMIZER_ARGUMENTS, RUN
 
@@ -182,3 +182,4 @@ TABLE = {
         "train(hvd.elastic.JaxState(step=0))  # on 2 ranks: 1"
     ),
 }
+TABLE |= local_sgd.JAX

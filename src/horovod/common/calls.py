@@ -47,11 +47,22 @@ class Call:
     only_root: bool = False
     # For a group: text that describes the tensors that every rank must have put into it; empty if not compared.
     contents: str = ""
+    # For a group with contents: the number of tensors of the call that ranks make instead which do not compress; 0 if
+    # there is no such call.
+    uncompressed: int = 0
 
     @property
     def operation(self) -> str:
         """The name of the collective, such as grouped_allreduce."""
-        return (_GROUP_NAMES if self.grouped else KIND_NAMES)[self.kind]
+        return (_GROUP_NAMES if self.grouped and self.uncompressed != 1 else KIND_NAMES)[self.kind]
+
+    @property
+    def suffix(self) -> str:
+        """Suffix that makes the name of the tensor with the contents that of the last tensor of the other call.
+
+        The engine then finds that some ranks compress and others do not, and all of them get an error.
+        """
+        return names_in_group("", self.uncompressed)[-1] if self.uncompressed > 1 else ""
 
 
 class TakesCalls(Protocol):
@@ -82,6 +93,11 @@ class TakesCalls(Protocol):
     def take_output(self, handle: int, index: int = 0, /) -> tuple[Output, int]: ...
     def received_splits(self, handle: int, members: int, /) -> list[int]: ...
     def release(self, handle: int, /) -> None: ...
+
+
+def names_in_group(name: str, count: int) -> list[str]:
+    """Return the names of a group's tensors."""
+    return [f"{name}_{index}of{count}" for index in range(1, count + 1)]
 
 
 def reduction_of(call: Call, dtype: int, member: Membership) -> Reduction:

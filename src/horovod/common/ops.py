@@ -23,6 +23,7 @@ from horovod.common.calls import (
     REDUCESCATTER,
     Call,
     TakesCalls,
+    names_in_group,
     reduction_of,
     root_of,
 )
@@ -114,7 +115,7 @@ class Collectives(Generic[T]):
             reduction = reduction_of(call, dtype, member)
             outputs.append(output)
             locations.append(TensorLocation(dtype, shape, address, target))
-        name = member.full_name(call.operation, call.name)
+        name = member.full_name(call.operation, call.name) + call.suffix
         if not locations:
             raise ValueError(f"{name}: a group needs at least one tensor")
         names, group = names_in_group(name, len(locations)), name
@@ -304,8 +305,3 @@ class Collectives(Generic[T]):
 def _engine_call(call: Call, reduction: Reduction, root: int, will_wait: bool) -> EngineCall:
     """Return the engine's form of a call whose arguments have been checked."""
     return EngineCall(call.kind, *reduction, root=root, wire_dtype=call.wire, will_wait=will_wait)
-
-
-def names_in_group(name: str, count: int) -> list[str]:
-    """Return the names of a group's tensors."""
-    return [f"{name}_{index}of{count}" for index in range(1, count + 1)]

@@ -142,7 +142,8 @@ def _attributes(ctx: Any, call: Call) -> dict[str, Any]:
         "postscale": np.float64(call.postscale),
         "context": np.int64(number_of(call.process_set)),
         "program": np.int64(program.number),
-        "name": rules.check_name(f"{kind}.{call.name}") if call.name else program.name(_stem(ctx, call)),
+        "name": (rules.check_name(f"{kind}.{call.name}") if call.name else program.name(_stem(ctx, call)))
+        + call.suffix,
     }
 
 

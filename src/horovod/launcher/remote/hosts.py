@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from horovod.launcher.remote.advice import require_program
 from horovod.launcher.remote.environment import that_travel
-from horovod.launcher.remote.host import Host, State, WorkerPipe, end_processes
+from horovod.launcher.remote.host import Host, State, end_processes
 from horovod.launcher.remote.serving import HostsThread
 from horovod.launcher.start.processes import Event
 
@@ -182,9 +182,7 @@ class RemoteHosts:
     # The thread that serves the hosts runs the methods below.
 
     def _start(self, host: Host, key: int, command: list[str], env: dict[str, str], pipes: Iterable[int]) -> None:
-        for which, descriptor in enumerate(pipes):
-            host.pipes[key, which] = WorkerPipe(descriptor)
-        host.starting.add(key)
+        host.workers.add(key, pipes)
         if host.is_gone:
             problem, host.state = host.problem, State.READY
             host.lose(problem)  # mark it lost again, so that the end of this worker is reported too

@@ -133,7 +133,7 @@ class HostsThread:
         """Write what can be written, and watch descriptors that have no room."""
         host.write()
         self._watch_room(host.outgoing.descriptor, bool(host.outgoing) and not host.is_gone)
-        for place, pipe in list(host.pipes.items()):
+        for place, pipe in list(host.workers.pipes.items()):
             taken, broken = 0, False
             try:
                 taken = pipe.outgoing.write()
@@ -144,7 +144,7 @@ class HostsThread:
                 host.write()
             self._watch_room(pipe.outgoing.descriptor, bool(pipe.outgoing) and not broken)
             if broken or (pipe.closed_there and not pipe.outgoing):
-                del host.pipes[place]
+                del host.workers.pipes[place]
                 pipe.close()
 
     def _watch_room(self, descriptor: int, wanted: bool) -> None:
@@ -171,7 +171,7 @@ class HostsThread:
 
     def _forget_former(self) -> None:
         """Close released hosts that have ended and whose workers' output was read completely."""
-        for host in [host for host in self._hosts.former_hosts() if host.is_gone and not host.pipes]:
+        for host in [host for host in self._hosts.former_hosts() if host.is_gone and not host.workers.pipes]:
             self._ignore(host.output)
             self._ignore(host.errors)
             self._watch_room(host.outgoing.descriptor, False)
