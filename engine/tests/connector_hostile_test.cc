@@ -18,7 +18,7 @@ namespace {
 using namespace connector_testing;
 
 TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets through") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   ConnectorIdentity wrong = Rank(1);
   wrong.secret = "another secret";
@@ -42,7 +42,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
 }
 
 TEST_CASE("a peer of another generation or world is told so at once, and the right one still gets through") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   ConnectorIdentity late = Rank(1), foreign = Rank(1);
   late.generation = 6;
@@ -64,7 +64,7 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
 }
 
 TEST_CASE("an address that leads to the wrong rank is noticed") {
-  World world;
+  Connectors world;
   world.Add(Rank(0));
   world.Add(Rank(1));
   Node* two = world.Add(Rank(2));
@@ -76,7 +76,7 @@ TEST_CASE("an address that leads to the wrong rank is noticed") {
 }
 
 TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   const int port = zero->connector->port();
   std::vector<Fd> strangers;
@@ -100,7 +100,7 @@ TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") 
 }
 
 TEST_CASE("a slow handshake is dropped in time, however often it moves") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   zero->connector->limits.handshake = milliseconds(100);
   Fd slow = Stranger(zero->connector->port());
@@ -120,7 +120,7 @@ TEST_CASE("a slow handshake is dropped in time, however often it moves") {
 }
 
 TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   // Long enough for all to connect before the first one times out.
   zero->connector->limits.handshake = milliseconds(4000);
@@ -138,7 +138,7 @@ TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
 }
 
 // Relay a genuine dialer's bytes to `port`, and return the bytes that the dialer sent.
-std::string RecordHandshake(World* world, int port) {
+std::string RecordHandshake(Connectors* world, int port) {
   int fds[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
   Fd near(fds[0]), far(fds[1]), link = Stranger(port);
@@ -159,7 +159,7 @@ std::string RecordHandshake(World* world, int port) {
 }
 
 TEST_CASE("a recorded handshake cannot be used again") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   const std::string said = RecordHandshake(&world, zero->connector->port());
   REQUIRE(said.size() == 40 + 88);
@@ -171,7 +171,7 @@ TEST_CASE("a recorded handshake cannot be used again") {
 }
 
 TEST_CASE("a peer that dials again replaces the stream that it has lost") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   RecordHandshake(&world, zero->connector->port());  // its dialer's end is closed by now
   REQUIRE(zero->connector->Offered().size() == 1);
@@ -183,7 +183,7 @@ TEST_CASE("a peer that dials again replaces the stream that it has lost") {
 }
 
 TEST_CASE("a lower rank may not dial a higher one") {
-  World world;
+  Connectors world;
   Node* three = world.Add(Rank(3));
   Fd link = Stranger(three->connector->port());
   const ConnectorIdentity one = Rank(1);
