@@ -22,7 +22,7 @@ void Engine::Housekeep() {
   }
   messages_->LookForAnswers(now, limit);
   if (deadlocks_.Look(now)) DecideInAllSets();
-  Act(gpus_.Look(now, leaving_.first()));
+  Act(gpus_.Look(now, leaving_.first_departure()));
   Act(departures_.Look(now));
   next_housekeeping_ = std::min(departures_.NextLook(now), deadlocks_.NextLook(now));
 }
