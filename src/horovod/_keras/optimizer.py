@@ -25,7 +25,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     if options.get("compression") is None:
         options["compression"] = door.Compression.none
     compression = options["compression"]
-    if isinstance(compression, Dgc) and getattr(optimizer, "momentum", 0.0):
+    if isinstance(compression, Dgc) and getattr(optimizer, "momentum", None):
         raise ValueError(
             f"compression={compression.describe()} accumulates the momentum itself: give {type(optimizer).__name__} "
             "momentum=0, and its momentum to hvd.Compression.dgc(momentum=...)"

@@ -162,8 +162,17 @@ class Reducer:
         how = (
             f", with compression {self.method.describe()}, {'sum' if self.op == Sum else 'average'}, hosts {hosts:08x}"
         )
-        factors, more = (self.prescale, self.postscale), {"grouped": True, "uncompressed": len(division.leaves)}
-        call = Call(ALLREDUCE, self.process_set, self.name, self.op, *factors, **more, contents=division.contents(how))
+        call = Call(
+            ALLREDUCE,
+            self.process_set,
+            self.name,
+            self.op,
+            self.prescale,
+            self.postscale,
+            grouped=True,
+            contents=division.contents(how),
+            uncompressed=len(division.leaves),
+        )
         flag, *results = bind(call, (exchange.after(jnp.zeros(1, jnp.float32)), *sent))
         exchange.wait_for(flag)
         return results
