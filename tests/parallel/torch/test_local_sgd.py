@@ -260,7 +260,8 @@ def test_schedulers_scalers_and_two_optimizers():
     first, second = model_of(), model_of(1)
     optimizers = [wrapped(first, every=2), wrapped(second, every=3, fragments=3)]
     schedulers = [torch.optim.lr_scheduler.StepLR(it, step_size=2, gamma=0.5) for it in optimizers]
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    has_scaler = hasattr(torch.amp, "GradScaler")
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0) if has_scaler else torch.cuda.amp.GradScaler(enabled=False)
     for step in range(6):
         for model, optimizer, scheduler in zip((first, second), optimizers, schedulers, strict=True):
             optimizer.zero_grad()
