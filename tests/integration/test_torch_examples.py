@@ -2,6 +2,7 @@
 """The PyTorch examples and two tutorial programs, run briefly on two ranks, print what they promise."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from testkit import places
 from testkit.launcher import horovodrun, lines_by_rank
+from testkit.needs import need
 from testkit.processes import Process
 
 HERE = Path(__file__).parent
@@ -138,6 +140,7 @@ def test_compression_sends_less_and_learns(tmp_path):
 
 
 def test_diloco_learns_on_two_sites_behind_a_slow_link():
+    need([] if os.geteuid() == 0 else ["root"], "the example makes network namespaces")
     sites = [sys.executable, str(EXAMPLES / "two_sites.py"), "--mbit-per-s", "100"]
     words = ["--epochs", "2", "--every", "11", "--wire", "int8"]
     with Process([*sites, sys.executable, str(EXAMPLES / "diloco.py"), *words]) as job:
