@@ -152,8 +152,7 @@ def steps_per_execution(model: Any) -> int:
     value = getattr(model, "steps_per_execution", None)
     if value is None:
         value = getattr(model, "_steps_per_execution", None)
-    value = value.numpy() if hasattr(value, "numpy") else value
-    return int(value or 1)
+    return int(value.numpy() if value is not None and hasattr(value, "numpy") else value or 1)
 
 
 def check_steps_per_execution(options: Options, steps: int) -> None:

@@ -57,7 +57,7 @@ class SetRegistration:
     def check_static(
         self, argument: object, static_sets: list[ProcessSet], topology: Topology
     ) -> list[tuple[int, ...]]:
-        """Return the ranks of the sets passed to hvd.init(). ValueError if they cannot be registered."""
+        """Return the ranks of the sets passed to hvd.init(). Raise ValueError if they cannot be registered."""
         if isinstance(argument, str) and argument != "dynamic":
             raise ValueError(f"process_sets must be a list of ProcessSet or 'dynamic', not {argument!r}")
         ranks: list[tuple[int, ...]] = []

@@ -70,7 +70,7 @@ class BucketPart:
         """Change the gradients of the bucket before they are exchanged."""
 
     def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
-        """Return the ranges of the chosen values whose residuals the rank with these shares keeps, by their names."""
+        """Return, by name, the ranges of the chosen values for which the rank with these shares keeps residuals."""
         raise NotImplementedError
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:

@@ -158,7 +158,7 @@ class ModelStateHandler(StateDictHandler):
     def sync(self) -> None:
         state = self.value.state_dict()
         broadcast_parameters(state, root_rank=0)
-        # Extra state, which is not a tensor, was not synchronised in place.
+        # Load the state if it has extra state, which is no tensor and so was not synchronised in place.
         if not all(isinstance(value, torch.Tensor) for value in state.values()):
             self.value.load_state_dict(state)
         self.save()
