@@ -47,11 +47,13 @@ class RoundsCallbackImpl:
         check_steps_per_execution(self._options, steps_per_execution(self.model))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Give all ranks the weights of the first rank before the first batch, if the model has weights by then."""
         self._begin = int(batch)
         if self.model.built:
             self._prepared()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count the batches of this execution; start and merge the rounds that are due."""
         core = self._prepared()
         for _ in range(self._steps_until(int(batch))):
             core.step()

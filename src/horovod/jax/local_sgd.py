@@ -44,7 +44,7 @@ class DiLoCo:
         ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
 
     Example:
-        >>> params = {'w': jnp.zeros(2) + hvd.rank()}
+        >>> params = {'w': jnp.full(2, hvd.rank(), 'float32')}
         >>> diloco = hvd.DiLoCo(params, every=50)
         >>> params = diloco.begin(params)
         >>> params['w'].tolist()  # on 2 ranks: [0.0, 0.0]
@@ -169,7 +169,7 @@ class LocalSGD(DiLoCo):
         ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
 
     Example:
-        >>> params = {'w': jnp.zeros(2) + hvd.rank()}
+        >>> params = {'w': jnp.full(2, hvd.rank(), 'float32')}
         >>> averaging = hvd.LocalSGD(params, every=1)
         >>> params = averaging.begin(params)
         >>> params = averaging.finish(averaging.step({'w': params['w'] + 2.0 * hvd.rank()}))
