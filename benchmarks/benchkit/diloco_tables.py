@@ -11,7 +11,7 @@ from benchkit.diloco_ways import AVERAGING, FP32, INT4, SYNCHRONOUS, WAYS
 from benchkit.tables import markdown
 
 Record = dict[str, Any]
-MAX_LOSS_ABOVE = 0.02  # limit, as a share of the synchronous loss
+MAX_LOSS_ABOVE = 0.02  # a fraction of the synchronous loss
 MIN_TIMES_FEWER = {FP32.name: 49.0, INT4.name: 300.0}
 
 

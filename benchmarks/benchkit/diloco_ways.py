@@ -16,7 +16,7 @@ from benchkit.language_model import LanguageModel, loss_of
 EVERY = 50  # inner steps of a round
 OURS, PEER = "khorovod", "torch"
 _POWERSGD_RANK, _DENSE_STEPS = 4, 10
-_SYNCHRONOUS_STEPS = 100  # number of steps with which PostLocalSGDOptimizer begins
+_SYNCHRONOUS_STEPS = 100  # PostLocalSGDOptimizer begins with so many synchronous steps
 
 
 @dataclass(frozen=True)
