@@ -69,11 +69,13 @@ def test_on_one_host_gradients_are_reduced_where_they_are(kind):
     """One parameter is frozen on all ranks but rank 0, and another one is used by rank 0 only."""
     make, arguments, *_ = METHODS[kind]
 
-    def trained(compression):
+    def trained(compression, **options):
         parameters = [torch.nn.Parameter(torch.ones(COUNT)) for _ in range(4)]
         parameters[1].requires_grad_(hvd.rank() == 0)
         named = [(f"p{number}", it) for number, it in enumerate(parameters)]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named, compression=compression)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(parameters, lr=1.0), named, compression=compression, **options
+        )
         for step in range(3):
             optimizer.zero_grad()
             used = parameters[:2] if hvd.rank() else parameters[:3]
@@ -89,6 +91,9 @@ def test_on_one_host_gradients_are_reduced_where_they_are(kind):
     assert gradients.groups == []  # no buckets: the native call of an optimizer without compression submits them
     assert gradients.bundles
     assert not exchanges_as_with_a_hook
+    found, gradients, _ = trained(make(**arguments), groups=2)
+    assert found == expected
+    assert all(group.bucket._tensor is None for group in gradients.groups)  # no gradient is copied into a bucket
 
 
 @on_ranks("hosts3")

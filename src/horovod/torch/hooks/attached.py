@@ -140,9 +140,10 @@ class AttachedHook:
         """Put gradients into the buckets of the layout, unless the hook leaves them to the engine.
 
         Without buckets they are reduced as without a hook. Once there are buckets they stay, as the native table cannot
-        take gradients back.
+        take gradients back; then gradients that are left to the engine are reduced one by one. New workers must reduce
+        them in the same way, so the user's groups are always buckets.
         """
-        if self.hook is not None and not self.leaves_gradients:
+        if self.hook is not None and (self._groups or not self.leaves_gradients):
             self._gradients.make_buckets(self._side.layout)
             self._optimizer.use_hook()
 
