@@ -23,6 +23,7 @@ from horovod.common.local_sgd.outer import Outer, by_name, flattened
 from horovod.common.local_sgd.post import collectives
 from horovod.common.local_sgd.session import Members, Session
 from horovod.common.objects import allgather_object
+from horovod.common.process_set import ProcessSet
 
 Floats = npt.NDArray[np.float32]
 
@@ -46,6 +47,12 @@ class Weights(Protocol):
 
 def _world() -> World | None:
     return default_context.world if default_context.is_initialized else None
+
+
+def _broadcast(values: Floats, rank: int, process_set: ProcessSet) -> None:
+    """Overwrite an array on all ranks of the set by that of one rank."""
+    call = Call(BROADCAST, process_set, "local_sgd.state", root=rank, in_place=True)
+    collectives.handles.finish(collectives.start(call, [values], will_wait=True))
 
 
 _sessions = 0  # how many sessions this process has been in
@@ -301,7 +308,7 @@ class Core:
         for number in range(self.options.fragments):
             before = self.outer.weights[number].copy()
             for values in (self.outer.weights[number], self.outer.momentum[number]):
-                self._broadcast(values, found.rank)
+                _broadcast(values, found.rank, self.options.process_set)
             if self._next_round == NO_STATE:
                 self.weights.write(by_name(self.fragments[number], self.outer.weights[number]))
             elif not np.array_equal(before, self.outer.weights[number]):
@@ -313,11 +320,7 @@ class Core:
     def _take_weights_of(self, rank: int, is_mine: bool) -> None:
         for number, fragment in enumerate(self.fragments):
             self.outer.set_weights(number, self.weights.read(fragment.names))
-            self._broadcast(self.outer.weights[number], rank)
+            _broadcast(self.outer.weights[number], rank, self.options.process_set)
             if not is_mine:
                 self.weights.write(by_name(fragment, self.outer.weights[number]))
         self._next_round = 0
-
-    def _broadcast(self, values: Floats, rank: int) -> None:
-        call = Call(BROADCAST, self.options.process_set, "local_sgd.state", root=rank, in_place=True)
-        collectives.handles.finish(collectives.start(call, [values], will_wait=True))
