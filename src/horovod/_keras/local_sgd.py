@@ -64,11 +64,23 @@ class RoundsCallbackImpl:
             self._core.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the global weights and the outer momentum; empty before the first batch."""
+        """Return what training in rounds needs to continue.
+
+        Save it beside the model.
+
+        Returns:
+            The counters, the global weights and the outer momentum. It is empty before the first batch.
+        """
         return {} if self._core is None else self._core.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what state_dict() returned. Load the model's own weights and optimizer beforehand."""
+        """Continue from a saved state.
+
+        Load the model's own weights and optimizer beforehand.
+
+        Args:
+            state: What state_dict() returned.
+        """
         if self._core is None:
             self._loaded = state or None
         else:

@@ -174,6 +174,16 @@ def test_a_worker_that_made_more_steps_counts_more():
     assert optimizer.core.rounds == 1
 
 
+@on_all_ranks(SHM3)
+def test_rounds_by_time_between_workers_of_different_speeds():
+    model = model_of()
+    optimizer = wrapped(model, every_seconds=0.002, fragments=2, delay=1)
+    train(model, optimizer, 10 * (1 + hvd.rank()))
+    optimizer.finish()
+    assert optimizer.core.rounds > 2
+    return optimizer.core.rounds, bits_of(model)
+
+
 @pytest.mark.parametrize("options", [{"every": 3}, {"every": 6, "fragments": 2, "wire": "int8"}], ids=str)
 @on_all_ranks("shm2")
 def test_resume_with_equal_bits(options):
@@ -233,7 +243,7 @@ def test_arguments_that_differ_are_named_on_every_rank():
     optimizer = wrapped(model, every=2 + hvd.rank())
     with pytest.raises(hvd.HorovodMismatchError, match="every is 2 on rank 0 and 3 on rank 1"):
         train(model, optimizer, 1)
-    optimizer = hvd.DiLoCo(torch.optim.SGD(torch.nn.Linear(2, 3 + hvd.rank()).parameters()), every=2)
+    optimizer = hvd.DiLoCo(torch.optim.SGD(torch.nn.Linear(2, 3 + hvd.rank()).parameters(), lr=0.1), every=2)
     with pytest.raises(hvd.HorovodMismatchError, match=r"of shape \(3, 2\) on rank 0 .* of shape \(4, 2\) on rank 1"):
         optimizer.step()
 
@@ -250,9 +260,9 @@ def test_optimizers_that_are_refused():
     with pytest.raises(ValueError, match="float64"):
         wrapped(model_of().double(), every=2)
     with pytest.raises(ValueError, match=r"outer: hvd\.LocalSGD\(\) takes the average"):
-        hvd.LocalSGD(torch.optim.SGD(model.parameters()), every=2, outer={"lr": 1})
+        hvd.LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), every=2, outer={"lr": 1})
     with pytest.raises(ValueError, match="named_parameters must name each"):
-        hvd.DiLoCo(torch.optim.SGD(model.parameters()), every=2, named_parameters=[])
+        hvd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.1), every=2, named_parameters=[])
 
 
 @on_all_ranks("shm2")

@@ -308,8 +308,8 @@ class TorchState(ObjectState):
         missing = [name for name in self._handlers if name not in self._with_slots()]
         if missing:
             raise TypeError(
-                f"{missing} have handlers of their own, which are not written to disk: derive them from "
-                "StateDictHandler, without a save of their own"
+                f"{missing} cannot be written to disk, because their handlers are custom: derive the handlers from "
+                "StateDictHandler, and do not override save"
             )
         objects = {name: handler.slots.pin() for name, handler in self._with_slots().items()}
         return {**super().pin_commit(), "objects": objects}
