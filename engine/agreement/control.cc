@@ -12,18 +12,18 @@ void Begin(std::string* out, Type type, SetTag set) {
   wire::Put(out, set.epoch);
 }
 
-std::string Begin(Type type, SetTag set = {}) {
+}  // namespace
+
+std::string EncodeHeader(Type type, SetTag set) {
   std::string out;
   Begin(&out, type, set);
   return out;
 }
 
-}  // namespace
-
 void AddSlot(std::string* slots, uint32_t slot) { wire::Put(slots, slot); }
 
 std::string EncodeReady(SetTag set, int member, uint64_t seen, std::string_view slots) {
-  std::string out = Begin(Type::kReady, set);
+  std::string out = EncodeHeader(Type::kReady, set);
   wire::Put(&out, static_cast<uint32_t>(member));
   wire::Put(&out, seen);
   out.append(slots);
@@ -31,27 +31,21 @@ std::string EncodeReady(SetTag set, int member, uint64_t seen, std::string_view 
 }
 
 std::string EncodeRequest(SetTag set, int member, const Request& request) {
-  std::string out = Begin(Type::kRequest, set);
+  std::string out = EncodeHeader(Type::kRequest, set);
   wire::Put(&out, static_cast<uint32_t>(member));
   hvd::Encode(request, &out);
   return out;
 }
 
-std::string EncodeRecord(SetTag set, const Record& record) {
-  std::string out = Begin(Type::kRecord, set);
-  hvd::Encode(record, &out);
-  return out;
-}
-
 std::string EncodeGone(SetTag set, int rank, uint64_t applied) {
-  std::string out = Begin(Type::kGone, set);
+  std::string out = EncodeHeader(Type::kGone, set);
   wire::Put(&out, static_cast<int32_t>(rank));
   wire::Put(&out, applied);
   return out;
 }
 
 std::string EncodeBye(const std::vector<Finished>& finished) {
-  std::string out = Begin(Type::kBye);
+  std::string out = EncodeHeader(Type::kBye);
   for (const Finished& one : finished) wire::Put(&out, one);
   return out;
 }
@@ -74,13 +68,13 @@ std::string EncodeExpress(SetTag set, const Part& part, const Place& place) {
 }
 
 std::string EncodeExpressGone(SetTag set, uint64_t up_to) {
-  std::string out = Begin(Type::kExpressGone, set);
+  std::string out = EncodeHeader(Type::kExpressGone, set);
   wire::Put(&out, up_to);
   return out;
 }
 
 std::string EncodeExpressOthers(SetTag set, const Passed& passed) {
-  std::string out = Begin(Type::kExpressOthers, set);
+  std::string out = EncodeHeader(Type::kExpressOthers, set);
   wire::Put(&out, passed);
   return out;
 }
@@ -91,49 +85,16 @@ void AddOther(std::string* message, const Other& other, const std::byte* bytes) 
 }
 
 std::string EncodeAbort(int lost_rank, std::string_view why) {
-  std::string out = Begin(Type::kAbort);
+  std::string out = EncodeHeader(Type::kAbort);
   wire::Put(&out, static_cast<int32_t>(lost_rank));
   wire::PutString(&out, why);
   return out;
 }
 
-std::string EncodePing() { return Begin(Type::kPing); }
-
-std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked) {
-  std::string out = Begin(Type::kStall, set);
-  wire::PutString(&out, name);
-  wire::PutString(&out, text);
-  wire::PutVector(&out, asked);
-  return out;
-}
-
-std::string EncodeStack(SetTag set, std::string_view name, std::string_view text) {
-  std::string out = Begin(Type::kStack, set);
-  wire::PutString(&out, name);
-  wire::PutString(&out, text);
-  return out;
-}
-
-std::string EncodeBlock(SetTag set, Type type, const Block& block) {
-  std::string out = Begin(type, set);
-  hvd::Encode(block, &out);
-  return out;
-}
-
-std::string EncodeTurn(SetTag set, const Turn& turn) {
-  std::string out = Begin(Type::kTurn, set);
-  hvd::Encode(turn, &out);
-  return out;
-}
-
-std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock) {
-  std::string out = Begin(Type::kDeadlock, set);
-  hvd::Encode(deadlock, &out);
-  return out;
-}
+std::string EncodePing() { return EncodeHeader(Type::kPing); }
 
 std::string EncodeOffer(const Offer& offer) {
-  std::string out = Begin(Type::kOffer);
+  std::string out = EncodeHeader(Type::kOffer);
   wire::Put(&out, offer.id);
   wire::Put(&out, offer.tag);
   wire::Put(&out, offer.bytes);
@@ -143,7 +104,7 @@ std::string EncodeOffer(const Offer& offer) {
 }
 
 std::string EncodeAccept(const Accept& accept) {
-  std::string out = Begin(Type::kAccept);
+  std::string out = EncodeHeader(Type::kAccept);
   wire::Put(&out, accept.id);
   wire::Put(&out, accept.bytes);
   wire::Put(&out, accept.region);
@@ -201,12 +162,24 @@ bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);
 }
 
-bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked) {
-  return wire::GetString(in, name) && wire::GetString(in, text) && wire::GetVector(in, asked);
+void Encode(const StallNotice& notice, std::string* out) {
+  wire::PutString(out, notice.name);
+  wire::PutString(out, notice.text);
+  wire::PutVector(out, notice.asked);
 }
 
-bool DecodeStack(std::string_view* in, std::string* name, std::string* text) {
-  return wire::GetString(in, name) && wire::GetString(in, text);
+bool Decode(std::string_view* in, StallNotice* notice) {
+  return wire::GetString(in, &notice->name) && wire::GetString(in, &notice->text) &&
+         wire::GetVector(in, &notice->asked);
+}
+
+void Encode(const StackAnswer& answer, std::string* out) {
+  wire::PutString(out, answer.name);
+  wire::PutString(out, answer.text);
+}
+
+bool Decode(std::string_view* in, StackAnswer* answer) {
+  return wire::GetString(in, &answer->name) && wire::GetString(in, &answer->text);
 }
 
 bool DecodeOffer(std::string_view* in, Offer* offer) {

@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kLeastInRing = size_t{16} << 10;  // below this, a message costs more than its bytes
+constexpr size_t kLeastInRing = size_t{16} << 10;  // in bytes; a smaller message costs more than the bytes in it
 
 size_t RingChunkBytes(const Exchange& exchange, const PartialSums& sums, size_t bytes) {
   const size_t fits = std::min(RingBetweenHosts::kMostChunk, exchange.there->slot_bytes()) / sums.Size(kLine) * kLine;

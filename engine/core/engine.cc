@@ -6,7 +6,6 @@
 
 #include "agreement/control.h"
 #include "agreement/spoken.h"
-#include "core/shown.h"
 
 namespace hvd {
 namespace {
@@ -18,16 +17,19 @@ constexpr auto kDeviceLook = std::chrono::microseconds(20);  // time between two
 
 Engine::Engine(const Parts& parts)
     : parts_(parts),
+      launches_(&sets_),
       mailbox_(parts.identity.rank, parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr,
                parts.neighbours, parts.connector),
       departures_(parts.identity.rank, parts.host_names, std::chrono::milliseconds(parts.settings.peer_timeout_ms)),
       completions_(parts.submissions, parts.timeline),
       services_{&parts_.settings, parts.neighbours,          &mailbox_, &departures_, &completions_, parts.timeline,
                 &counters_,       &parts.connector->traffic, parts.log},
-      stack_teller_(parts.stack_teller),
-      block_teller_(parts.block_teller),
-      deadlocks_(std::chrono::milliseconds(parts.settings.deadlock_ms / 4),
-                 kIdlePatience * std::chrono::milliseconds(parts.settings.deadlock_ms)) {
+      sets_(&around_, &services_, parts.submissions),
+      leaving_(&departures_, &sets_, &services_),
+      peers_(&departures_, &around_, &services_),
+      stalls_(parts.stack_teller, &sets_, &services_),
+      deadlocks_(parts.block_teller, parts.callers, &sets_, &services_),
+      gpus_(parts.devices, &sets_, &services_) {
   around_ = {&parts_.settings,
              parts_.identity.rank,
              &parts_.host_of_rank,
@@ -37,7 +39,7 @@ Engine::Engine(const Parts& parts)
              [this] { parts_.neighbours->RingHungry(); },
              parts_.foreign,
              parts_.devices,
-             &launches_};
+             launches_.order()};
   messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_, parts_.log);
   if (parts_.foreign) parts_.connector->traffic.data_is_known = false;
   std::vector<int> everybody(parts_.identity.size);
@@ -51,15 +53,13 @@ Engine::Engine(const Parts& parts)
     // The leave notice came before all ranks had connected.
     if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);
   }
-  parts_.submissions->Register(kGlobalSet, everybody);
-  sets_[kGlobalSet] = std::make_unique<Membership>(kGlobalSet, 0, everybody, regions, around_, &services_);
   tuned_.Store(InitialTuning(parts_.settings));
-  ProcessSet& global = sets_[kGlobalSet]->set;
-  if (parts_.settings.autotune && global.leads()) {
-    const ByHost by_host{global.inside() != nullptr, global.grid_for_moves() != nullptr};
-    sets_[kGlobalSet]->applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, by_host, parts_.log));
+  sets_.AddGlobal(everybody, regions);
+  Membership& global = sets_.global();
+  if (parts_.settings.autotune && global.leader) {
+    const ByHost by_host{global.set.inside() != nullptr, global.set.grid_for_moves() != nullptr};
+    global.applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, by_host, parts_.log));
   }
-  ExpectMembers(global);
 }
 
 Engine::~Engine() = default;
@@ -75,27 +75,24 @@ bool Engine::Progress(bool drain, bool thorough) {
     if (mailbox_.has_links() && ((rounds_ & (eager ? 63 : 3)) == 0 || thorough)) OnEvents(parts_.poller->Collect());
     moved |= mailbox_.Flush();
   }
-  for (auto it = sets_.begin(); it != sets_.end();) {
-    const int id = it->first;
-    Membership& membership = *it->second;
+  sets_.ForEach([&](Membership& membership) {
     if (membership.express.has_postponed()) AnnouncePostponed(membership);
     if (membership.leader && departures_.over().ok()) moved |= Decide(membership);
     if (membership.express.delivering()) moved |= membership.express.Step();
     moved |= membership.applier.Step(&trouble);
     if (membership.prompt.busy()) moved |= membership.prompt.Step();
     if (!trouble.ok()) Heed(std::exchange(trouble, {}));
-    it = sets_.upper_bound(id);  // the global set's records may add and remove other sets
-  }
+  });
   moved |= messages_->Step();
-  if (launches_.wants()) AskForTurns();
+  launches_.RequestWanted();
   CheckLinks();
-  if (stack_teller_.asked()) ReportStack();
-  if (block_teller_.asked()) AnswerAboutBlock();
+  if (stalls_.asks()) stalls_.ReadAnswer();
+  if (deadlocks_.asks()) deadlocks_.ReadAnswer();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
   // A peer between two calls reads new messages by itself. Wake it only if it stays away for many rounds.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
   if (thorough || rounds_unrung_ >= kRoundsBeforeRinging) mailbox_.RingUnread();
-  return moved || mailbox_.unread() || !spoke_.empty();
+  return moved || mailbox_.unread() || peers_.has_spoken();
 }
 
 Engine::Clock::duration Engine::MaximumSleep() const {
@@ -103,8 +100,8 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   const auto watches = [](const auto& item) { return item.second->applier.watches_device(); };
-  if (std::any_of(sets_.begin(), sets_.end(), watches) || messages_->WatchesDevice()) return kDeviceLook;
-  if (stack_teller_.asked() || block_teller_.asked()) return std::chrono::milliseconds(10);
+  if (std::any_of(sets_.all().begin(), sets_.all().end(), watches) || messages_->WatchesDevice()) return kDeviceLook;
+  if (stalls_.asks() || deadlocks_.asks()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
   if (departures_.over().ok()) {
     const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
@@ -116,11 +113,11 @@ Engine::Clock::duration Engine::MaximumSleep() const {
 
 bool Engine::Hungry() const {
   return messages_->Busy() || messages_->WatchesDevice() ||
-         std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
+         std::any_of(sets_.all().begin(), sets_.all().end(), [](const auto& item) { return item.second->busy(); });
 }
 
 bool Engine::AwaitsAgreement() const {
-  return std::any_of(sets_.begin(), sets_.end(),
+  return std::any_of(sets_.all().begin(), sets_.all().end(),
                      [](const auto& item) { return !item.second->state.pending().empty(); });
 }
 
@@ -130,9 +127,7 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
   AnswerCalls();
   for (int fd : descriptors) {
     mailbox_.OnEvent(fd);
-    for (Neighbour& neighbour : parts_.neighbours->all()) {
-      if (neighbour.life_line.fd() == fd) spoke_.push_back(&neighbour);
-    }
+    peers_.OnEvent(fd);
   }
 }
 
@@ -143,7 +138,7 @@ void Engine::AnswerCalls() {
   for (const StreamKey& key : parts_.connector->Offered()) {
     if (!(key == StreamKey{key.peer})) continue;
     mailbox_.Expect(key.peer, false);
-    if (!bye_.empty()) mailbox_.Send(key.peer, bye_);
+    leaving_.SendNoticeTo(key.peer);
   }
 }
 
@@ -154,7 +149,7 @@ bool Engine::Drain() {
   parts_.submissions->TakeAll(&drained_);
   if (Timeline* shown = timeline()) shown->Cycle();
   for (auto& operation : drained_) {
-    auto set = sets_.find(operation->process_set);
+    Membership* const membership = sets_.Find(operation->process_set);
     const OpKind kind = operation->request.kind;
     if (!departures_.over().ok()) {
       Finish(std::move(operation), departures_.over());
@@ -165,23 +160,23 @@ bool Engine::Drain() {
       } else {
         messages_->Start(std::move(operation));
       }
-    } else if (set == sets_.end()) {
+    } else if (!membership) {
       Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
-    } else if (!set->second->state.closed().ok()) {
-      const Status why = departures_.ShutDown(set->second->state.closed().lost_rank, SpokenCall(operation->request));
+    } else if (!membership->state.closed().ok()) {
+      const Status why = departures_.ShutDown(membership->state.closed().lost_rank, SpokenCall(operation->request));
       Finish(std::move(operation), why);
       // Without negotiation, only this check reports the departure of another rank.
-    } else if (operation->prompt && first_to_leave_.first >= 0) {
-      const Status why = departures_.ShutDown(first_to_leave_.first, SpokenCall(operation->request));
+    } else if (operation->prompt && leaving_.first_departure().rank >= 0) {
+      const Status why = departures_.ShutDown(leaving_.first_departure().rank, SpokenCall(operation->request));
       Finish(std::move(operation), why);
     } else if (operation->prompt) {
-      set->second->prompt.Add(std::move(operation));
+      membership->prompt.Add(std::move(operation));
     } else {
-      Announce(*set->second, std::move(operation));
+      Announce(*membership, std::move(operation));
     }
   }
   drained_.clear();
-  FlushReady();
+  for (const auto& [id, membership] : sets_.all()) membership->mail.Flush();
   return true;
 }
 
@@ -189,13 +184,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   ProcessSet& set = membership.set;
   Request& request = operation->request;
   if (request.kind == OpKind::kAddProcessSet) {
-    const bool member =
-        std::find(request.splits.begin(), request.splits.end(), parts_.identity.rank) != request.splits.end();
-    Status status;
-    const size_t bytes = ProcessSet::RegionBytes(parts_.settings, static_cast<int>(request.splits.size()));
-    // If there is no room, this set uses sockets; that is not an error.
-    const int64_t region = parts_.arena && member ? parts_.arena->Reserve(bytes, &status) : -1;
-    request.splits.insert(request.splits.begin(), region);
+    sets_.ReserveRegion(&request);
   }
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
       operation->input == operation->output && !operation->wide) {
@@ -220,12 +209,11 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   if (cached && leader) {
     leader->coordinator().OnReady(set.me(), known->slot, membership.state.applied());
   } else if (cached) {
-    control::AddSlot(&ready_[set.id()], known->slot);
+    membership.mail.AddReady(known->slot);
   } else if (leader) {
     leader->coordinator().OnRequest(set.me(), request);
   } else {
-    FlushReady();  // keeps the leader's reports in submission order, above all before a join
-    mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set.tag(), set.me(), request));
+    membership.mail.SendRequest(request);
   }
   if (leader) leader->Hear(0, request.name);
   membership.state.Announce();
@@ -238,7 +226,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
 bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
   return membership.express.on() && operation.awaited && operation.request.device < 0 && drained_.size() == 1 &&
          parts_.settings.express_bytes > 0 && !membership.state.joined() && !timeline() &&
-         (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+         (!parts_.settings.autotune || tuned_.is_final());
 }
 
 // Announce postponed joins. A rank that has joined contributes zeros to everything, so its earlier operations must be
@@ -246,18 +234,7 @@ bool Engine::MayGoExpress(const Membership& membership, const Operation& operati
 void Engine::AnnouncePostponed(Membership& membership) {
   if (membership.express.under_way()) return;
   for (auto& operation : membership.express.TakePostponed()) Announce(membership, std::move(operation));
-  FlushReady();
-}
-
-void Engine::FlushReady() {
-  for (auto& [id, slots] : ready_) {
-    if (slots.empty()) continue;
-    const Membership& membership = *sets_[id];
-    const ProcessSet& set = membership.set;
-    mailbox_.Send(set.ranks()[set.tree().parent],
-                  control::EncodeReady(set.tag(), set.me(), membership.state.applied(), slots));
-    slots.clear();
-  }
+  membership.mail.Flush();
 }
 
 // ---- messages between ranks
@@ -267,7 +244,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   control::Header header;
   if (!control::Decode(&body, &header)) return Lose(from, "it sent a malformed control message");
   if (header.type == control::Type::kPing) return;  // a ping carries no data
-  if (header.type == control::Type::kBye) return OnBye(from, body);
+  if (header.type == control::Type::kBye) return Act(leaving_.OnNotice(from, body));
   if (header.type == control::Type::kAbort) {
     int32_t lost = -1;
     std::string why;
@@ -280,17 +257,14 @@ void Engine::OnMessage(int from, std::string_view message) {
     if (!clear) Lose(from, "it sent a malformed point-to-point message");
     return;
   }
-  auto set = sets_.find(header.set);
-  if (set == sets_.end() || set->second->set.epoch() != header.epoch) {
-    // Either the record that adds the set has not arrived yet, or the set was removed before the message arrived.
-    if (header.epoch > newest_epoch_) early_.emplace_back(from, message);
-    return;
+  if (Membership* const membership = sets_.Find(header.set, header.epoch)) {
+    return OnSetMessage(*membership, from, message, body);
   }
-  OnSetMessage(*set->second, from, message, body);
+  // Either the record that adds the set has not arrived yet, or the set was removed before the message arrived.
+  sets_.KeepEarly(from, header.epoch, message);
 }
 
 void Engine::OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body) {
-  ProcessSet& set = membership.set;
   switch (control::TypeOf(whole)) {
     case control::Type::kExpress:
     case control::Type::kExpressPlace:
@@ -303,56 +277,37 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
     case control::Type::kRequest:
       return OnReports(membership, whole, body);
     case control::Type::kRecord: {
-      SendDown(set, whole);
-      Record record;
-      if (!Decode(&body, &record)) return Lose(set.ranks()[0], "the leader sent a malformed record");
-      return Apply(membership, std::move(record));
+      const auto apply = [&](Record record) { Apply(membership, std::move(record)); };
+      if (membership.mail.OnWayDown<Record>(whole, body, apply)) return;
+      return Lose(membership.set.ranks()[0], "the leader sent a malformed record");
     }
     case control::Type::kGone:
-      return OnGoneMember(membership, from, whole, body);
+      return Act(leaving_.OnMemberGone(membership, from, whole, body));
     case control::Type::kStall:
-      return OnStall(membership, whole, body);
+      return stalls_.OnNotice(membership, whole, body);
     case control::Type::kStack:
-      return OnStack(membership, whole, body);
+      return stalls_.OnAnswer(membership, whole, body);
     case control::Type::kBlock:
-      return OnBlock(membership, whole, body);
     case control::Type::kWait:
-      return OnWait(membership, whole, body);
     case control::Type::kDeadlock:
-      return OnDeadlock(membership, whole, body);
+      if (deadlocks_.OnMessage(membership, whole, body)) DecideInAllSets();
+      return;
     case control::Type::kTurn:
-      return OnTurn(membership, whole, body);
+      if (launches_.OnRequest(whole, body)) return;
+      return Abort(-1, "a process set's leader asked for a turn in a malformed message");
     default:
       return;
   }
 }
 
 void Engine::OnReports(Membership& membership, std::string_view whole, std::string_view body) {
+  if (!membership.leader) return membership.mail.SendUpIfOpen(whole);
   const ProcessSet& set = membership.set;
-  if (!membership.leader) {
-    if (membership.state.closed().ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
-    return;
-  }
   control::Report report;
   if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a malformed report");
   }
-  Leader& leader = *membership.leader;
-  const EntryCache& cache = membership.state.cache();
-  if (Timeline* shown = timeline()) ShowReport(shown, set, cache, report);
-  const int member = static_cast<int>(report.member);
-  for (uint32_t slot : report.slots) {
-    if (membership.express.HoldBack(member, slot, report.seen, nullptr)) continue;
-    leader.coordinator().OnReady(member, slot, report.seen);
-  }
-  if (!report.slots.empty()) {
-    if (const Entry* known = cache.Find(report.slots.back())) leader.Hear(report.member, known->request.name);
-  }
-  if (!report.has_request) return;
-  leader.Hear(report.member, report.request.name);
-  const Entry* known = cache.Find(report.request.name);
-  if (known && membership.express.HoldBack(member, known->slot, report.seen, &report.request)) return;
-  leader.coordinator().OnRequest(member, report.request);
+  membership.OnReport(std::move(report));
 }
 
 bool Engine::Decide(Membership& membership) {
@@ -360,21 +315,48 @@ bool Engine::Decide(Membership& membership) {
   for (Record& record : records) {
     membership.express.AddRounds(&record);
     membership.leader->Publishes(record);
-    Publish(membership.set, record);
+    membership.mail.Publish(control::Type::kRecord, record);
     Apply(membership, std::move(record));
   }
   return !records.empty();
 }
 
-void Engine::Publish(const ProcessSet& set, const Record& record) {
-  if (set.tree().children.empty()) return;
-  SendDown(set, control::EncodeRecord(set.tag(), record));
+// Decide in every set that this rank leads. The decisions may add and remove sets.
+void Engine::DecideInAllSets() {
+  sets_.ForEach([this](Membership& membership) {
+    if (membership.leader) Decide(membership);
+  });
 }
 
-void Engine::SendDown(const ProcessSet& set, std::string_view message) {
-  for (int child : set.tree().children) {
-    if (!departures_.departed(set.ranks()[child])) mailbox_.Send(set.ranks()[child], message);
+void Engine::Apply(Membership& membership, Record record) {
+  if (!departures_.over().ok()) return;
+  const Applier::Outcome outcome = membership.applier.Apply(&record);
+  if (!outcome.status.ok()) return Heed(outcome.status);
+  if (record.kind == RecordKind::kTune && membership.set.id() == kGlobalSet) {
+    tuned_.Store(record.tuning);
+    return sets_.Tune(record.tuning);
   }
+  if (record.kind == RecordKind::kTurns) return launches_.Add(record.turns);
+  if (outcome.change) ChangeSets(membership.state, *outcome.change);
+}
+
+// Carry out an agreed request to add or remove a process set.
+void Engine::ChangeSets(MemberState& state, const Entry& entry) {
+  auto operation = state.pending().Take(entry.request.name);
+  const bool adds = entry.request.kind == OpKind::kAddProcessSet;
+  if (!adds) {
+    sets_.Remove(entry);
+  } else if (Membership* const added = sets_.Add(entry, tuned_.Load())) {
+    for (int rank : added->set.ranks()) {  // members whose leave notice came before we knew the set
+      if (departures_.departed(rank)) leaving_.RemoveFrom(*added, rank);
+    }
+  }
+  if (operation) {
+    if (adds) operation->handle->value = entry.sizes.at(0);
+    Finish(std::move(operation), Status::Ok());
+  }
+  if (!adds) return;
+  for (const auto& [from, message] : sets_.TakeEarly()) OnMessage(from, message);
 }
 
 // End the world because of an error that a part of the engine returned.

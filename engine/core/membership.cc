@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "core/shown.h"
+
 namespace hvd {
 namespace {
 
@@ -24,9 +26,37 @@ std::unique_ptr<Leader> MakeLeader(const ProcessSet& set, const Settings& settin
 Membership::Membership(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
                        const Surroundings& around, const Services* services)
     : set(id, epoch, std::move(ranks), regions, around),
+      mail({set.tag(), set.me(), &set.ranks(), &set.tree()}, &state, services->departures, services->mailbox),
       leader(set.leads() ? MakeLeader(set, *around.settings) : nullptr),
       express(set, &state, leader.get(), services),
       applier(&set, &state, leader.get(), &express, services),
-      prompt(&set, services) {}
+      prompt(&set, services),
+      services_(*services) {}
+
+void Membership::OnReport(control::Report report) {
+  const EntryCache& cache = state.cache();
+  if (Timeline* shown = services_.timeline->if_on()) ShowReport(shown, set, cache, report);
+  Coordinator& coordinator = leader->coordinator();
+  const int member = static_cast<int>(report.member);
+  for (uint32_t slot : report.slots) {
+    if (express.HoldBack(member, slot, report.seen, nullptr)) continue;
+    coordinator.OnReady(member, slot, report.seen);
+  }
+  if (!report.slots.empty()) {
+    if (const Entry* known = cache.Find(report.slots.back())) leader->Hear(report.member, known->request.name);
+  }
+  if (!report.has_request) return;
+  leader->Hear(report.member, report.request.name);
+  const Entry* known = cache.Find(report.request.name);
+  if (known && express.HoldBack(member, known->slot, report.seen, &report.request)) return;
+  coordinator.OnRequest(member, report.request);
+}
+
+void Membership::Fail(const Status& status) {
+  for (auto& operation : state.pending().TakeAll()) services_.completions->Finish(std::move(operation), status);
+  express.Fail(status);
+  applier.Fail(status);
+  prompt.Fail(status);
+}
 
 }  // namespace hvd

@@ -13,6 +13,7 @@
 #include "core/process_set.h"
 #include "core/prompt_runs.h"
 #include "core/services.h"
+#include "core/set_mail.h"
 
 namespace hvd {
 
@@ -23,12 +24,21 @@ struct Membership {
   // Return true while an operation runs that was agreed upon or needs no negotiation.
   bool busy() const { return express.delivering() || applier.busy() || prompt.busy(); }
 
+  // Process a member's report. For the leader only; the report's member is one of the set's.
+  void OnReport(control::Report report);
+  // Fail all operations of this rank in the set, agreed upon or not.
+  void Fail(const Status& status);
+
   ProcessSet set;
   MemberState state;
+  SetMail mail;
   std::unique_ptr<Leader> leader;  // null unless this rank leads the set
   ExpressProtocol express;
   Applier applier;
   PromptRuns prompt;
+
+ private:
+  const Services& services_;
 };
 
 }  // namespace hvd

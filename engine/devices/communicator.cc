@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMostFactors = 64;  // maximum number of factors that are kept
 constexpr std::chrono::microseconds kShortestLook(5), kLongestLook(1000);
 
-// Store the factor in the type that is summed.
+// Store the factor in the type of the values that are summed.
 void PutFactor(double factor, DType dtype, std::byte* bytes) {
   if (dtype == DType::kFloat64) {
     std::memcpy(bytes, &factor, sizeof factor);

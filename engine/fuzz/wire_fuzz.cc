@@ -39,16 +39,17 @@ void ParseControl(std::string_view input) {
   control::DecodeReport(header.type, &body, &report);
   int32_t rank = 0;
   uint64_t applied = 0;
-  std::string first, second;
+  std::string first;
   body = input;
   control::DecodeAbort(&body, &rank, &first);
   body = input;
   control::DecodeGone(&body, &rank, &applied);
   body = input;
-  std::vector<int32_t> asked;
-  control::DecodeStall(&body, &first, &second, &asked);
+  control::StallNotice notice;
+  Decode(&body, &notice);
   body = input;
-  control::DecodeStack(&body, &first, &second);
+  control::StackAnswer answer;
+  Decode(&body, &answer);
   control::Offer offer;
   control::Accept accept;
   body = input;
@@ -77,7 +78,7 @@ void ParseControl(std::string_view input) {
   RoundTrip<Deadlock>(input);
 }
 
-// Two ends of a stream.
+// The two ends of a stream.
 struct Pair {
   int ends[2] = {-1, -1};
   Pair() {

@@ -29,7 +29,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
   CHECK(status.code == Code::kFailed);
   CHECK(status.text.find("rank 1 could not connect to rank 0 at 127.0.0.1:") == 0);
   CHECK(status.text.find("does not know this job's secret") != std::string::npos);
-  REQUIRE(world.Until([&] { return zero->connector->refused() == impostor->connector->refused(); }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == impostor->connector->refused(); }));
   CHECK(zero->connector->Offered().empty());
 
   impostor->connector->limits.dial = milliseconds(30000);
@@ -38,7 +38,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   CheckLink(&world, zero, 0, one, 1);
-  REQUIRE(world.Until([&] { return impostor->connector->refused() >= before + 3; }));
+  REQUIRE(world.DriveUntil([&] { return impostor->connector->refused() >= before + 3; }));
 }
 
 TEST_CASE("a peer of another generation or world is told so at once, and the right one still gets through") {
@@ -56,7 +56,7 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
   CHECK(world.Failure(foreign_node, {0, 0, 0, 0, 0}).text.find("different jobs") != std::string::npos);
   CHECK(Clock::now() - start < milliseconds(10000));                    // far less than the dial limit
   CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // the error is final
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 2; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 2; }));
 
   Node* one = world.Add(Rank(1));
   world.SetPeers();
@@ -96,7 +96,7 @@ TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") 
   world.SetPeers();
   CheckLink(&world, zero, 0, one, 1);
   // The stranger that sent nothing does not count as refused, because a peer that probes the port behaves like this.
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 4 + 18; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 4 + 18; }));
 }
 
 TEST_CASE("a slow handshake is dropped in time, however often it moves") {
@@ -133,7 +133,7 @@ TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   const Clock::time_point start = Clock::now();
   CheckLink(&world, zero, 0, one, 1);
   CHECK(Clock::now() - start < milliseconds(20000));
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 300; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 300; }));
   CHECK(zero->watched.size() == 2);  // the listener and the stream that was taken
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("a recorded handshake cannot be used again") {
   world.Take(zero, {1, 0, 0, 0, 0});
   Fd replay = Stranger(zero->connector->port());
   REQUIRE(SendSome(replay.get(), said.data(), said.size()) == static_cast<ssize_t>(said.size()));
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 1; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 1; }));
   CHECK(zero->connector->Offered().empty());
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("a peer that dials again replaces the stream that it has lost") {
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   const Stream up = world.Take(one, {0, 0, 0, 0, 0});
-  REQUIRE(world.Until([&] { return zero->watched.size() == 2; }));
+  REQUIRE(world.DriveUntil([&] { return zero->watched.size() == 2; }));
   CheckTalk(up, world.Take(zero, {1, 0, 0, 0, 0}), "hello");
 }
 

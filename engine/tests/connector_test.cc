@@ -56,7 +56,7 @@ TEST_CASE("dials that are under way at once all arrive at their own keys") {
   world.SetPeers();
   std::set<StreamKey> wanted;
   for (uint32_t channel = 0; channel < 400; ++channel) wanted.insert({0, channel, 0, 0, 0});
-  REQUIRE(world.Until([&] {
+  REQUIRE(world.DriveUntil([&] {
     for (auto it = wanted.begin(); it != wanted.end();) {
       Status status;
       const Stream stream = one->connector->Take(*it, &status);
@@ -84,7 +84,7 @@ TEST_CASE("a stream that nobody asked for is offered, and its first bytes wait w
   FrameWriter writer(up.send_key);
   REQUIRE(writer.Append("early"));
   REQUIRE(writer.Flush(up.fd) == FrameIo::kDone);
-  REQUIRE(world.Until([&] { return !zero->connector->Offered().empty(); }));
+  REQUIRE(world.DriveUntil([&] { return !zero->connector->Offered().empty(); }));
   CHECK(zero->connector->Offered() == std::vector<StreamKey>{{1, 0, 4, 0, 0}});
   const Stream down = world.Take(zero, {1, 0, 4, 0, 0});
   FrameReader reader(down.recv_key);

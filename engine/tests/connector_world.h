@@ -86,7 +86,7 @@ struct Connectors {
 
   // Drive the ranks until `done()`. Return false on timeout. `sleepy` suits tests in which only the nodes themselves
   // act.
-  bool Until(const std::function<bool()>& done, milliseconds limit = milliseconds(30000), bool sleepy = true) {
+  bool DriveUntil(const std::function<bool()>& done, milliseconds limit = milliseconds(30000), bool sleepy = true) {
     const Clock::time_point end = Clock::now() + limit;
     while (!done()) {
       bool moved = false;

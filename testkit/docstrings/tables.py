@@ -47,7 +47,10 @@ _CALLBACKS = [
     "MetricAverageCallback",
 ]
 # Public names of modules without an __all__.
-NAMES = {"horovod.keras.callbacks": _CALLBACKS, "horovod.tensorflow.keras.callbacks": _CALLBACKS}
+NAMES = {
+    "horovod.keras.callbacks": [*_CALLBACKS, "DiLoCoCallback", "LocalSGDCallback"],
+    "horovod.tensorflow.keras.callbacks": _CALLBACKS,
+}
 
 # Public names that a function makes, by the module and path of the definition.
 _FACTORIES = "horovod._keras.shared_functions"

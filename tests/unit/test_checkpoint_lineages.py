@@ -43,14 +43,11 @@ def context(monkeypatch):
         def topology(self):
             return self
 
-        @property
-        def elastic(self):
-            return self
-
         def show(self, *_):
             pass
 
     found = Context()
+    found.elastic = found
     monkeypatch.setattr(checkpoint_module, "default_context", found)
     monkeypatch.setattr(elastic, "default_context", found)
     monkeypatch.setattr(elastic, "allgather_object", lambda value, name: [value])

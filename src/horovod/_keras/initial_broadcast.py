@@ -44,7 +44,7 @@ class BroadcastGlobalVariablesCallbackImpl(Checked):
             return
         self._has_begun = True
         model = self.model
-        # On other backends fit has built all used layers by now.
+        # Only TensorFlow may need it: on other backends fit has built all used layers by now.
         on_tensorflow = backend_name(self.keras) == "tensorflow"
         is_built = _has_built_layers(model) if on_tensorflow else bool(model.built)
         if all(allgather_object(is_built, "BroadcastGlobalVariables.built")):

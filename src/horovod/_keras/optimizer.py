@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from horovod._keras.doors import door_of, is_keras3
 from horovod._keras.reduction import GradientReduction
+from horovod.common.compression_methods import Dgc
 from horovod.common.keras_optimizers import inner_of, is_built, is_legacy, keras_of, state_of
 
 
@@ -23,6 +24,12 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     door = door or door_of(keras)
     if options.get("compression") is None:
         options["compression"] = door.Compression.none
+    compression = options["compression"]
+    if isinstance(compression, Dgc) and getattr(optimizer, "momentum", None):
+        raise ValueError(
+            f"compression={compression.describe()} accumulates the momentum itself: give {type(optimizer).__name__} "
+            "momentum=0, and its momentum to hvd.Compression.dgc(momentum=...)"
+        )
     reduction = GradientReduction(door, name or f"Distributed{type(optimizer).__name__}", **options)
     made = _distributed_class(cast(Hashable, type(optimizer)), keras)
     distributed = made.from_config(_config(optimizer))

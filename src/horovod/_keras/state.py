@@ -31,7 +31,7 @@ class KerasModelState(ObjectState):
         self._weights = Slots(_copy)
         self._weights.save(self._current_variables())
         hook = hook_of_optimizer(self.optimizer)
-        # The compression's state on this rank, which no other rank has.
+        # State of the compression on this rank, which no other rank has.
         self._memory: Any = None if hook is None else hook.state_dict()
         self._prepared_memory: Any = self._memory
         super().__init__(lambda value: broadcast_object(value, 0, "KerasState"), _rank, **kwargs)

@@ -361,5 +361,5 @@ class HorovodBasics:
         return False
 
 
-# mpi4py's MPI if mpi4py is installed, else a class in its place.
+# MPI is mpi4py's if mpi4py is installed, else a class in its place.
 __getattr__ = lazily(__name__, {"MPI": "horovod.common.mpi:MPI"})

@@ -13,7 +13,7 @@ Counters = dict[str, int | None]
 
 
 class MovedBytes:
-    """Bytes that a context's worlds have moved, in all of them."""
+    """Counter of the bytes that all worlds of a context have moved."""
 
     def __init__(self) -> None:
         self._ended: Counters = {}  # bytes of worlds that have ended; the dict is replaced, never changed

@@ -64,7 +64,7 @@ class Checkpoint:
 
     @property
     def _writes(self) -> bool:
-        """True on rank 0, which alone writes. After rank 0 is lost, that is another worker."""
+        """True on rank 0, the only rank that writes. After rank 0 is lost, another worker gets that rank."""
         return default_context.topology.rank == 0
 
     # Before training
@@ -99,7 +99,8 @@ class Checkpoint:
             self._attempted_in = default_context.generation
             try:
                 self._attempt = self._load_newest()
-            except Exception as error:  # every kind of error: all ranks must receive it at their next sync
+            # catch every kind of error, because all ranks must receive it at their next sync
+            except Exception as error:
                 text = str(error) if isinstance(error, HorovodCheckpointError) else f"{type(error).__name__}: {error}"
                 folder = str(self._folder)
                 self._attempt = LoadAttempt(None, folder, error=text if folder in text else f"{folder}: {text}")
@@ -215,7 +216,7 @@ class Checkpoint:
             if self._has_failed:
                 logger.warning("Checkpoints are written to %s again", self._folder)
             self._has_failed = False
-        except Exception as error:  # every kind of error: training is worth more than its copy on disk
+        except Exception as error:  # catch every kind of error, because training is worth more than its copy on disk
             if not self._has_failed:
                 logger.warning(
                     "No checkpoint could be written to %s, and training continues without one: %s. Later commits try "

@@ -99,13 +99,16 @@ def read(path: Path) -> Any:
 
 
 def describe(path: Path) -> Description:
-    """Return what a file's header records, without reading the rest. BadCheckpointError if it is not a checkpoint."""
+    """Return what a file's header records, without reading the rest.
+
+    Raise BadCheckpointError if it is not a checkpoint.
+    """
     with open(path, "rb") as file:
         return _described(path, file.read(max(_HEADER_BYTES.values())))
 
 
 def check(path: Path) -> Description:
-    """Read a whole file without decoding it. BadCheckpointError if it is not as it was written."""
+    """Read a whole file without decoding it. Raise BadCheckpointError if it is not as it was written."""
     with open(path, "rb", buffering=0) as file:
         head = file.read(max(_HEADER_BYTES.values()))
         header = _Header.parse(head)

@@ -41,7 +41,8 @@ from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
-# Attempts of an elastic worker in one hvd.init(); each failure means that another worker was lost meanwhile.
+# Largest number of attempts of an elastic worker in one hvd.init(). Each failure means that another worker was lost
+# meanwhile.
 _MOST_ATTEMPTS = 20
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
@@ -198,9 +199,10 @@ class Context:
             self.handles.clear()
 
     def fail(self, what: str) -> bool | None:
-        """End the world at once because this rank `what`, such as "raised ValueError". See leaving.Member.
+        """End the world at once, with an error that says what this rank did.
 
-        shutdown() must still be called afterwards.
+        `what` continues "rank N", for example "raised ValueError". See leaving.Member. shutdown() must still be called
+        afterwards.
         """
         started = self._started  # Do not take the lock: a thread that waits in a collective may hold it.
         return None if started is None else started.world.fail(f"rank {started.topology.rank} {what}")
@@ -224,7 +226,7 @@ class Context:
         return self._started is not None
 
     def _running(self) -> bootstrap.Started:
-        """Return the present world. HorovodNotInitializedError if there is none."""
+        """Return the present world. Raise HorovodNotInitializedError if there is none."""
         started = self._started
         if started is None:
             raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)
@@ -282,20 +284,20 @@ class Context:
 
     @property
     def registered_sets(self) -> RegisteredSets:
-        """The registered sets. HorovodNotInitializedError without a world."""
+        """The registered sets. Raise HorovodNotInitializedError without a world."""
         self._running()
         return self.sets
 
     @property
     def set_registration(self) -> SetRegistration:
-        """The registration of further sets. HorovodNotInitializedError without a world."""
+        """The registration of further sets. Raise HorovodNotInitializedError without a world."""
         self._running()
         return self._registration
 
     def membership_of(self, process_set: ProcessSet) -> Membership:
         """Return the membership of the registered set that has this object's id.
 
-        ValueError if no set has the id, or this rank is not a member.
+        Raise ValueError if no set has the id, or this rank is not a member.
         """
         if self._started is None and process_set.membership is None:
             self._running()

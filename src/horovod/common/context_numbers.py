@@ -37,7 +37,7 @@ def number_of(process_set: ProcessSet) -> int:
 
 
 def set_of(number: int) -> ProcessSet:
-    """Return the set that got this number last. ValueError if this process has not numbered such a set."""
+    """Return the set that got this number last. Raise ValueError if this process has not numbered such a set."""
     if number not in _sets:
         raise ValueError(
             f"This program was compiled with a process set that this process does not have (number {number})"

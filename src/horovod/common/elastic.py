@@ -57,7 +57,7 @@ def _listen(handler: Handler) -> object:
 _progress = Progress(default_context)
 notification_manager = WorkerNotificationManager(_listen)
 
-# Errors that are bugs, or a world that could not be set up again: another attempt would only hide them.
+# Errors after which another attempt would only hide the cause: bugs, and a world that could not be set up again.
 _NOT_A_LOST_WORKER = (HorovodMismatchError, HorovodNotInitializedError, HorovodInitializationError)
 
 
@@ -366,7 +366,7 @@ def _agree(state: State, needs_sync: bool) -> SyncDecision:
     decision = decide_sync(reports)
     if decision.error:
         if default_context.is_initialized:
-            # The first rank that raises ends the world. Before that, every rank must have received the reports.
+            # Wait until every rank has received the reports, because the first rank that raises ends the world.
             with suppress(HorovodInternalError):
                 allgather_object(None, "elastic.sync.error")
         if elastic_place.is_elastic(os.environ):

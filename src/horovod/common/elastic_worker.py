@@ -57,13 +57,13 @@ class ElasticWorker:
         self.tuning = tuned_by(world.describe()) or self.tuning
 
     def added_to(self, wishes: Wishes, host: str) -> Wishes:
-        """Return the wishes with what the other ranks must know about earlier generations."""
+        """Return the wishes together with what the other ranks must know about earlier generations."""
         word = self.heritage.word(elastic_place.birth_id(os.environ), host).packed()
         return replace(wishes, heritage=word, tuning=self.tuning)
 
 
 def tuned_by(description: str) -> dict[str, int] | None:
-    """Return the values that the autotuner has found, from World.describe(). None while it has not finished."""
+    """Return the values that the autotuner has found, from World.describe(). Return None while it has not finished."""
     found = json.loads(description)
     if found.get("autotune") != "done":
         return None

@@ -139,7 +139,10 @@ def _integers(ranks: Any) -> list[int]:
 
 
 def check_ranks(ranks: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """Return the ranks of a valid set, sorted. ValueError for no ranks, duplicates, or ranks that do not exist."""
+    """Return the ranks of a valid set, sorted.
+
+    Raise ValueError for no ranks, duplicates, or ranks that do not exist.
+    """
     if not ranks:
         raise ValueError("A process set needs at least one rank")
     if len(set(ranks)) != len(ranks):

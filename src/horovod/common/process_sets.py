@@ -61,7 +61,7 @@ def _add_by_communicator(registration: SetRegistration, added: ProcessSet) -> No
     topology = default_context.topology
     mine = communicators.members_or_refusal(lambda: registration.ranks_of(added, topology))
     sets = communicators.all_sets(allgather_object(mine, "add_process_set.by_communicator"))
-    # A rank that is a member of no set passes COMM_NULL. It can only mean the set if there is just one.
+    # A rank that is a member of no set passes COMM_NULL. The rank can only mean the new set if there is just one.
     meant = mine or (sets[0] if len(sets) == 1 else None)
     for ranks in sets:
         registration.add(added if ranks == meant else ProcessSet(ranks), ranks)

@@ -109,7 +109,7 @@ class RegisteredSets:
     def membership_of(self, process_set: ProcessSet) -> Membership:
         """Return the membership of the registered set that has this object's id.
 
-        ValueError if no set has the id, or this rank is not a member.
+        Raise ValueError if no set has the id, or this rank is not a member.
         """
         member = process_set.membership or self.membership_with_id(self.check_registered(process_set))
         assert member is not None
@@ -127,7 +127,7 @@ class RegisteredSets:
         return self._members[set_id][0] if set_id in self._members else None
 
     def check_registered(self, process_set: ProcessSet) -> int:
-        """Return the id of a set. ValueError if the object has none, or no registered set has that id.
+        """Return the id of a set. Raise ValueError if the object has none, or no registered set has that id.
 
         Two objects with equal ranks are different sets: an object that was never registered cannot stand for one that
         was.
@@ -146,7 +146,7 @@ class RegisteredSets:
         return None if process_set.process_set_id is None else self._sets.get(process_set.process_set_id)
 
     def with_id(self, set_id: int) -> ProcessSet:
-        """Return the set with this id. ValueError if there is none, or if its object now has another id."""
+        """Return the set with this id. Raise ValueError if there is none, or if its object now has another id."""
         if set_id not in self._sets or self._sets[set_id].process_set_id != set_id:
             raise ValueError(_NO_SUCH_SET.format(set_id))
         return self._sets[set_id]

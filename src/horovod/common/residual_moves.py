@@ -35,16 +35,16 @@ class Holding:
     values: int = 0
     segments: Mapping[str, Segments] = field(default_factory=dict)
 
-    def only(self, names: Iterable[str]) -> Holding:
+    def restricted_to(self, names: Iterable[str]) -> Holding:
         """Return the holding of the residuals with these names."""
         return Holding(self.place, self.values, {name: self.segments[name] for name in names})
 
     def of_same(self, other: Holding) -> Holding:
-        """Return this holding if it is of the place and the number of values of the other one, else an empty one."""
+        """Return this holding if it has the other one's place and number of values, else an empty holding."""
         return self if (self.place, self.values) == (other.place, other.values) else Holding()
 
     def fits(self, wanted: Holding, names: Iterable[str]) -> bool:
-        """Return True if the residuals with these names are of the place and the ranges of `wanted`."""
+        """Return True if the residuals with these names belong to the place and the ranges of `wanted`."""
         segments = [(self.segments.get(name), wanted.segments.get(name)) for name in names]
         return self.of_same(wanted) is self and all(one == other for one, other in segments)
 
@@ -54,7 +54,7 @@ class Holding:
 
     @classmethod
     def unpacked(cls, found: Sequence[Any]) -> Holding:
-        """Return the holding of which `packed` has made the value."""
+        """Return the holding that `packed` turned into this value."""
         place, values, segments = found
         return cls(place, values, {name: tuple((int(a), int(b)) for a, b in it) for name, it in segments.items()})
 
@@ -78,7 +78,7 @@ def present_place(scope: str) -> str:
 
 
 def share_and_chunk(shares: HostShares, values: int) -> tuple[Segments, Segments]:
-    """Return the range of a rank's share of the values, and that of the chunk of it that the rank adds up."""
+    """Return two ranges: a rank's share of the values, and the chunk of that share that the rank adds up."""
     if shares.mine is None:
         return (), ()
     first, end = shares.bounds(values)[shares.mine : shares.mine + 2]

@@ -57,7 +57,7 @@ class SetRegistration:
     def check_static(
         self, argument: object, static_sets: list[ProcessSet], topology: Topology
     ) -> list[tuple[int, ...]]:
-        """Return the ranks of the sets passed to hvd.init(). ValueError if they cannot be registered."""
+        """Return the ranks of the sets passed to hvd.init(). Raise ValueError if they cannot be registered."""
         if isinstance(argument, str) and argument != "dynamic":
             raise ValueError(f"process_sets must be a list of ProcessSet or 'dynamic', not {argument!r}")
         ranks: list[tuple[int, ...]] = []
@@ -134,6 +134,18 @@ class SetRegistration:
             if existing is added:
                 raise ValueError(f"{existing} is registered already, with other ranks: make a new hvd.ProcessSet")
         self._register(added, ranks)
+
+    def own(self, ranks: Sequence[int]) -> ProcessSet:
+        """Return a set with these ranks for this package's own use. Every rank of the job must call this.
+
+        Process sets need not be dynamic. A set that this method registers ends with the world.
+        """
+        for _, existing, its_ranks in self._table.with_ranks():
+            if its_ranks == tuple(ranks):
+                return existing
+        added = ProcessSet(ranks)
+        self._register(added, check_ranks(ranks, self._running().topology.size), is_new=False)
+        return added
 
     def remove(self, process_set: ProcessSet) -> bool:
         """Remove a set on all ranks at once. Return False for the global set and for a set that is not registered."""

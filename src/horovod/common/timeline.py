@@ -42,7 +42,7 @@ class Timelines:
     def start(
         self, world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool
     ) -> None:
-        """Write to `path` from now on, also in later worlds. ValueError if it is not a valid file name."""
+        """Write to `path` from now on, also in later worlds. Raise ValueError if it is not a valid file name."""
         start(world, settings, rank, path, mark_cycles)
         self._wish = Wish(path, mark_cycles)
 
@@ -77,7 +77,7 @@ def path_of_generation(path: str, generation: int) -> str:
 def start(world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool) -> None:
     """Write to `path` from now on. If the file cannot be written, warn and go on, because training does not need it.
 
-    ValueError if `path` is not a valid file name.
+    Raise ValueError if `path` is not a valid file name.
     """
     _require(settings)
     name = str(parse(_FILE, os.fsdecode(path)))

@@ -13,7 +13,7 @@ from horovod.jax.adapter import JaxArray
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the array to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.

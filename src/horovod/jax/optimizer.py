@@ -157,7 +157,7 @@ def _every(passes: int, divisor: int, step: Any) -> Any:
         return DistributedState(step.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(updates: Tree, state: DistributedState, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
-        # Both branches must return arrays of equal shapes.
+        # Adapt the state now, because both branches of the condition below must return arrays of equal shapes.
         state = state._replace(inner=in_present_world(state.inner))
         sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
         zeros = jax.tree_util.tree_map(jnp.zeros_like, sums)

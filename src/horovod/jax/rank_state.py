@@ -126,7 +126,7 @@ class RankState:
 def _owner(layout: Layout, values: int) -> tuple[int, ...]:
     """Return the numbers that decide whether kept arrays are still valid."""
     shares = layout.shares
-    # The rank's index is not included, because arrays with the length "values" do not depend on it.
+    # Leave out the rank's index, because arrays with the length "values" do not depend on it.
     return *layout.lengths(values), shares.hosts, shares.peer_index
 
 

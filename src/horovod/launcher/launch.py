@@ -82,7 +82,7 @@ def _main(argv: Sequence[str]) -> int:
 
         if not is_shortage(error):
             raise
-        # no writer thread can be started, so print directly
+        # Print directly, because no writer thread can be started.
         print(f"horovodrun: error: {explain_shortage(error)}", file=sys.stderr)
         return USAGE_ERROR
 

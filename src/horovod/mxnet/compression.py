@@ -12,7 +12,7 @@ from horovod.mxnet.adapter import NDArray
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the NDArray to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.

@@ -30,7 +30,7 @@ LIBRARY_PATH = str(Path(__file__).parents[1] / "libhvd_mxnet.so")
 
 def _load() -> ctypes.CDLL:
     if not mx.__version__.startswith("1."):
-        # In other versions the queue calls back in another way, so this would crash instead of failing.
+        # Refuse versions other than 1.x, because their queue calls back in another way, and the process would crash.
         raise ImportError(f"horovod.mxnet works with MXNet 1.9, not with {mx.__version__}: pip install mxnet==1.9.1")
     library = ctypes.CDLL(LIBRARY_PATH)
     library.hvd_mxnet_use.argtypes = [ctypes.c_void_p]

@@ -52,7 +52,7 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
         dataset_config: Any = None,
         **options: Any,
     ) -> None:
-        """`options`: what Ray's DataParallelTrainer takes beside these."""
+        """Create the trainer. `options` are further arguments of Ray's DataParallelTrainer."""
         self._last_report = LastReport()
         super().__init__(
             train_loop_per_worker=train_loop_per_worker,

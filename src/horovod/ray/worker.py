@@ -80,7 +80,10 @@ class BaseHorovodWorker:
             self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """`func(executable)`. If it fails, this rank leaves its world: others must not wait for it in a collective."""
+        """Return `func(executable)`.
+
+        If it fails, this rank leaves its world, so that the others do not wait for it in a collective.
+        """
         try:
             return func(self.executable)
         except SystemExit as error:  # Ray would take it for the end of the actor
@@ -94,5 +97,5 @@ class BaseHorovodWorker:
             raise
 
     def set_queue(self, queue: Any) -> None:
-        """Where ray_logger.log() puts what it is passed."""
+        """Set the queue into which ray_logger.log() puts its values."""
         ray_logger.configure(queue)

@@ -11,7 +11,7 @@ from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the tensor to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.

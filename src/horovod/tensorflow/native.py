@@ -127,8 +127,8 @@ def join(module: Any) -> Tensor:
         if member is not None:
             member.restart_numbers()
         return last
-    # After a join this rank takes part in no collective, so the join waits for all that the graph has started before
-    # it.
+    # A join waits for all that the graph has started before it, because this rank takes part in no collective after a
+    # join.
     graph = tf.compat.v1.get_default_graph()
     with tf.control_dependencies([operation for operation in (it() for it in _started(graph)) if operation]):
         return module.horovod_join(tensor_name="join", program=_program(), name="HorovodJoin")

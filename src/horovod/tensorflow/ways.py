@@ -22,7 +22,7 @@ from horovod.tensorflow.errors import UnknownProcessSetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The module of native operations and None, or None and the reason why there is none.
+# Load the native operations. If there are none, why_not_native is the reason.
 operations, why_not_native = native.load()
 waits.frameworks_submit()  # TensorFlow's own threads submit operations
 

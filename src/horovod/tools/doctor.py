@@ -109,7 +109,7 @@ def _transport_findings(transports: list[Transport]) -> list[Finding]:
 
 def _transport_finding(kind: str, found: Transport, another_works: bool) -> Finding:
     if found.latency_s is None or found.bandwidth is None:
-        # A cause that affects every transport is not specific to this one.
+        # Show advice about the transport only if another transport works; otherwise the cause is not specific to it.
         advice = trial.advice_on(found.reason) or (_OF_TRANSPORT[kind] if another_works else _SEE_ALL)
         return Finding(found.name, "does not work: " + _last_line(found.reason), advice)
     size = speed.size_text(speed.SHORT[-1][0])

@@ -12,7 +12,7 @@ from horovod.common.wire import travels_as
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the tensor to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.

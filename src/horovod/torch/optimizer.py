@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from horovod.common.compression_methods import CompressionMethod, Dgc
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.supported_methods import given_method, unmatched
 from horovod.common.util import split_list
 from horovod.common.wire import wire_of
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
@@ -119,7 +119,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
     wrapped = wrap(optimizer, _DistributedOptimizer, named, options)
     wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
-    if _reduces(process_set):
+    if _reduces(process_set) or (isinstance(method, Dgc) and process_set.included()):
         factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
         call = Call(ALLREDUCE, process_set, None, op, *factors, in_place=True, wire=wire_of(compression))
         reduction = Reduction(call, compression, sparse_as_dense)
@@ -149,20 +149,16 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
 def _method_in(compression: Any, op: int) -> CompressionMethod | None:
     """Return the compression if a communication hook applies it, or None for a Compressor."""
-    if isinstance(compression, type) and issubclass(compression, CompressionMethod):
-        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, made by adding parentheses")
-    if not isinstance(compression, CompressionMethod):
-        return None
-    if op not in (Average, Sum):
-        raise ValueError(f"compression={compression.describe()} supports op=hvd.Average and op=hvd.Sum only")
-    return compression
+    method = given_method(compression)
+    if method is not None and op not in (Average, Sum):
+        raise ValueError(f"compression={method.describe()} supports op=hvd.Average and op=hvd.Sum only")
+    return method
 
 
 def check_exclude(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
     """Raise ValueError if a pattern of `exclude` matches no parameter of the optimizer."""
-    for pattern in method.exclude:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in optimizer._parameter_names.values()):
-            raise ValueError(f"compression={method.describe()}: exclude={pattern!r} matches no name of a parameter")
+    for problem in unmatched(method, optimizer._parameter_names.values(), "parameter"):
+        raise ValueError(problem)
 
 
 def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:

@@ -17,7 +17,10 @@ _LOOK_AGAIN_S = 0.005
 
 
 def communicator_of(comm: Any, topology: Topology, environ: Mapping[str, str], timeout_s: float) -> Any:
-    """Return the communicator of a world that is not all ranks; None for all ranks. ValueError for a bad `comm`."""
+    """Return the communicator of a world that is not all ranks; None for all ranks.
+
+    Raise ValueError for a bad `comm`.
+    """
     if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(topology.size)))):
         return None
     if not hasattr(comm, "Get_rank") and not isinstance(comm, Sequence):

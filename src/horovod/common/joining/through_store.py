@@ -104,7 +104,8 @@ class _Meeting:
         address = address_towards((store_host, _SOMEWHERE_ELSE[1])) if store_host else None
         if address is not None and not ipaddress.ip_address(address).is_loopback:
             return address
-        # The store is on this host, or its host is unknown. That suffices if all ranks are on this host.
+        # No address was found, or a loopback address: the store is on this host, or its host is unknown. That suffices
+        # if all ranks are on this host.
         hosts = [self._await(f"host {rank}", f"rank {rank} did not come") for rank in range(self._topology.size)]
         if len(set(hosts)) == 1:
             return address or "127.0.0.1"

@@ -159,7 +159,7 @@ class Connection:
     def ask_to_stay(self, birth: int, timeout_s: float) -> None:
         """Ask the elastic driver, after SIGTERM, whether this worker may train until its next commit.
 
-        RendezvousError if the driver refuses.
+        Raise RendezvousError if the driver refuses.
         """
         self._request({"op": "preempted", "birth": birth}, timeout_s)
 

@@ -95,7 +95,7 @@ class Server:
     def listen_too(self, host: str) -> None:
         """Listen on the port also at another address of this machine. Do nothing if that was done before.
 
-        OSError if the port is taken there.
+        Raise OSError if the port is taken there.
         """
         self._sockets.listen_too(host)
 

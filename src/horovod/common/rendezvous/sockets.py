@@ -80,7 +80,7 @@ class Handler(Protocol):
         """Return when `keep_time` has to be called at the latest; None for no limit."""
 
     def keep_time(self, now: float, /) -> Answers:
-        """Do what is due now."""
+        """Handle all time limits that have expired."""
 
 
 class _Listeners:
@@ -180,7 +180,7 @@ class SocketServer:
         _open_servers.discard(self)
 
     def listen_too(self, host: str) -> None:
-        """Listen on the port also at another address of this machine. OSError if the port is taken there."""
+        """Listen on the port also at another address of this machine. Raise OSError if the port is taken there."""
         self._listeners.open(host, self.port)
         self.post(self._listeners.watch)
 

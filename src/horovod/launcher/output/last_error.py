@@ -94,7 +94,10 @@ class LastError:
         return self._tracebacks()[-1] if self._kept else Traceback()
 
     def of(self, exception: str) -> Traceback:
-        """Return the last traceback of this exception. Handlers of atexit may have printed others after it.
+        """Return the last traceback that ends with this exception.
+
+        It need not be the last of all tracebacks, because handlers of atexit may have printed others after it.
+
 
         Args:
             exception: Its type's name and its text on one line, as far as known: "ValueError: no such file".

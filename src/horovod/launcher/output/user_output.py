@@ -22,8 +22,8 @@ from horovod.launcher.output.writers import (
     to_text,
 )
 
-# Time without any read after which the rest is dropped. It is shorter after a failure, so that the exit code comes
-# soon.
+# Time after which output is dropped if its reader reads nothing. It is shorter after a failure, so that the exit code
+# comes soon.
 PATIENCE_AFTER_SUCCESS_S = 10.0
 PATIENCE_AFTER_FAILURE_S = 2.0
 _LAST_WORD_S = 0.5
@@ -87,7 +87,7 @@ class UserOutput:
         self._descriptors.append(descriptor)
         if self._files is None:
             self._files = Writer("files")
-            self.writers.insert(0, self._files)  # drained first, because its error message goes to stderr
+            self.writers.insert(0, self._files)  # drain the files first, because their error message goes to stderr
         self._by_path[path] = self._files.sink(
             to_descriptor(descriptor), lambda error: self._on_file_error(path, error)
         )

@@ -17,7 +17,7 @@ class CodedPart(BucketPart):
     """State of one bucket whose values travel as messages of a codec."""
 
     def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
-        """Return the share, and for codecs whose sums are encoded again the chunk that the rank adds up."""
+        """Return the share, and for codecs that encode sums again also the chunk that the rank adds up."""
         share, chunk = share_and_chunk(shares, sum(bucket.gradients[name].numel() for name in chosen))
         return {"residual": share} if isinstance(self.method, TopK) else {"residual": share, "server": chunk}
 

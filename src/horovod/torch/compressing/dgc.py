@@ -49,7 +49,7 @@ class DgcPart(BucketPart):
         return {"velocity": velocity}
 
     def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
-        """Return the share, of which the rank has the velocity and what it has not sent."""
+        """Return the share whose velocity and unsent values this rank keeps."""
         share, _ = share_and_chunk(shares, sum(bucket.gradients[name].numel() for name in chosen))
         return {"residual": share, "velocity": share}
 

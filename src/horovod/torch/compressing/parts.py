@@ -70,7 +70,7 @@ class BucketPart:
         """Change the gradients of the bucket before they are exchanged."""
 
     def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
-        """Return the ranges of the chosen values whose residuals the rank with these shares keeps, by their names."""
+        """Return, by name, the ranges of the chosen values for which the rank with these shares keeps residuals."""
         raise NotImplementedError
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
@@ -147,7 +147,7 @@ class BucketPart:
         bucket.label("")
         meeting = default_context.world, bucket.wire_name("hosts")
         if self._shares is None or self._meeting != meeting:
-            held = self._holding.only(self.kept.memory).packed()
+            held = self._holding.restricted_to(self.kept.memory).packed()
             text = json.dumps([default_context.topology.host, self._facts(), held, self._unit]).encode()
             texts = yield bucket.allgather_async(torch.tensor(list(text), dtype=torch.uint8), stage="hosts")
             told = [json.loads(bytes(it.tolist())) for it in texts]
@@ -247,7 +247,7 @@ class BucketPart:
     def state(self) -> dict[str, Any]:
         """Return copies of this rank's state."""
         return {
-            "holding": self._holding.only(self.kept.memory).packed(),
+            "holding": self._holding.restricted_to(self.kept.memory).packed(),
             "memory": {name: it.clone() for name, it in self.kept.memory.items()},
             "shared": {name: it.clone() for name, it in self.kept.shared.items()},
             "steps": self.steps,

@@ -44,7 +44,7 @@ class PowerPart(BucketPart):
         return super().after_dense(bucket, total) if self.steps < self._power.start_after else total
 
     def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
-        """Return the rows of each matrix of which the rank has the residual."""
+        """Return the rows of each matrix whose residuals this rank keeps."""
         return {"residual": Rows(self._factors(bucket, chosen), shares).segments()}
 
     def _factors(self, bucket: Bucket, chosen: list[str]) -> Factors:
@@ -81,7 +81,8 @@ class PowerPart(BucketPart):
         factors.restore(p, q, total)
         kept = Kept(shared={"q": q})
         if self.method.error_feedback:
-            # Each host accounts for an equal part of the sum; its residual is what its own values exceed this part by.
+            # Each host accounts for an equal part of the sum. Its residual is the difference between its own values and
+            # this part.
             lost = m.clone() if residual is None else m
             for (matrix, first, end, _, _), block in zip(rows.of_mine(p, q), rows.blocks(lost), strict=True):
                 block.sub_(matrix.of(total)[first:end], alpha=1 / shares.hosts)

@@ -247,7 +247,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._gpus.add(place.device)
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
         limit_s = seconds(given) if given is not None else 0.0
-        # torch below 2.7 does not say whether the caller waits.
+        # Versions of torch below 2.7 do not say whether the caller waits.
         will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
         return Request(operation, limit_s if limit_s > 0 else self._timeout_s, will_wait, place)
 
