@@ -86,7 +86,7 @@ class Job:
         record |= {"tokens": self.order.steps * self.workers * TOKENS_PER_STEP, "parameters": found[0]["parameters"]}
         record["tokens_per_s"] = record["tokens"] / seconds
         for name in found[0]["bytes"]:
-            record[name] = sum(one["bytes"][name] for one in found) / self.workers  # of one worker, on average
+            record[name] = sum(one["bytes"][name] for one in found) / self.workers  # mean over the workers
         record["interface_bytes"] = sum(one["interface_bytes"] for one in found) / self.workers
         return record
 

@@ -15,7 +15,7 @@ namespace hvd {
 
 class DeviceSlots {
  public:
-  // Start with the next index of the lane; earlier indices belong to others.
+  // The first index is the next one of the lane; earlier indices are ignored.
   DeviceSlots(DeviceLink* link, Lane* lane)
       : link_(*link), lane_(*lane), first_(lane->posted()), stream_of_(static_cast<size_t>(lane->slots())) {}
 

@@ -51,7 +51,7 @@ class Flat {
   }
 
  private:
-  struct Extent {  // segment of the run
+  struct Extent {  // part of the run that lies in one tensor
     std::byte* data;
     size_t begin;
     size_t size;

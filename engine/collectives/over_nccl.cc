@@ -59,8 +59,8 @@ void ThroughBuffer(Communicator& communicator, const NcclWork& work, CudaStream 
   }
 }
 
-// Fill the buffer with the values that NCCL adds. Elements that must be widened are first copied behind the room for
-// their sums.
+// Fill the buffer with the values that NCCL adds. If elements must be widened, they are first copied into the second
+// part of the buffer, and the sums use the first part.
 void FillBuffer(const Communicator& communicator, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
                 CudaStream stream) {
   const Device& device = communicator.device();

@@ -100,12 +100,12 @@ struct Connectors {
     return true;
   }
 
-  bool UntilAwake(const std::function<bool()>& done) { return Until(done, milliseconds(30000), false); }
+  bool UntilAwake(const std::function<bool()>& done) { return DriveUntil(done, milliseconds(30000), false); }
 
   Stream Take(Node* node, const StreamKey& key) {
     Stream stream;
     Status status;
-    Until([&] { return (stream = node->connector->Take(key, &status)).fd >= 0 || !status.ok(); });
+    DriveUntil([&] { return (stream = node->connector->Take(key, &status)).fd >= 0 || !status.ok(); });
     INFO(status.text);
     REQUIRE(stream.fd >= 0);
     taken.insert(stream.fd);
@@ -114,7 +114,7 @@ struct Connectors {
 
   Status Failure(Node* node, const StreamKey& key) {
     Status status;
-    Until([&] { return node->connector->Take(key, &status).fd >= 0 || !status.ok(); });
+    DriveUntil([&] { return node->connector->Take(key, &status).fd >= 0 || !status.ok(); });
     return status;
   }
 };

@@ -33,8 +33,8 @@ class StepFinder {
 
 // Collectives that use a hierarchical algorithm.
 struct ByHost {
-  bool sums = false;   // true if allreduce uses one
-  bool moves = false;  // true if allgather uses one
+  bool sums = false;   // true if allreduce uses a hierarchical algorithm
+  bool moves = false;  // true if allgather uses a hierarchical algorithm
 };
 
 // Log with one line for each sample and one for the choice, flushed at once. If the file cannot be written, it logs a

@@ -33,7 +33,7 @@ JAX = {
         _CALLS,
         {**_PARAMS, **_DILOCO},
         raises=_WRONG,
-        example="params = {'w': jnp.zeros(2) + hvd.rank()}\n"
+        example="params = {'w': jnp.full(2, hvd.rank(), 'float32')}\n"
         "diloco = hvd.DiLoCo(params, every=50)\n"
         "params = diloco.begin(params)\n"
         "params['w'].tolist()  # on 2 ranks: [0.0, 0.0]",
@@ -43,7 +43,7 @@ JAX = {
         _CALLS.replace("diloco.", "averaging."),
         {**_PARAMS, **_LOCAL},
         raises=_WRONG,
-        example="params = {'w': jnp.zeros(2) + hvd.rank()}\n"
+        example="params = {'w': jnp.full(2, hvd.rank(), 'float32')}\n"
         "averaging = hvd.LocalSGD(params, every=1)\n"
         "params = averaging.begin(params)\n"
         "params = averaging.finish(averaging.step({'w': params['w'] + 2.0 * hvd.rank()}))\n"

@@ -117,6 +117,50 @@ KERAS = {
         "Exclude a variable from the broadcast.", args={"var": "The variable."}
     ),
 }
+_STATE = Entry(
+    "Return what training in rounds needs to continue.",
+    "Save it beside the model.",
+    returns="The counters, the global weights and the outer momentum.",
+)
+_PARAMS = {"params": "Tree of the parameters of this rank."}
+KERAS |= {
+    "RoundsCallbackImpl.state_dict": _STATE.but(
+        returns="The counters, the global weights and the outer momentum. It is empty before the first batch."
+    ),
+    "RoundsCallbackImpl.load_state_dict": Entry(
+        "Continue from a saved state.",
+        "Load the model's own weights and optimizer beforehand.",
+        {"state": "What state_dict() returned."},
+    ),
+}
+JAX = {
+    "DiLoCo.begin": Entry(
+        "Return the parameters of the first rank.",
+        "Call this before the first step, on all ranks.",
+        dict(_PARAMS),
+        "The parameters that all ranks begin with.",
+    ),
+    "DiLoCo.step": Entry(
+        "Return the parameters to continue with.",
+        "Call this after each inner step.",
+        dict(_PARAMS),
+        "The parameters for the next inner step.",
+    ),
+    "DiLoCo.finish": Entry(
+        "Return the global parameters.",
+        "Call this at the end of the training, on all ranks.",
+        dict(_PARAMS),
+        "The parameters, which are equal on all ranks.",
+    ),
+    "DiLoCo.sync": Entry(
+        "Return the global parameters of the rank with the highest round.",
+        "Call this after an elastic reset, on all ranks.",
+        dict(_PARAMS),
+        "The parameters, which are equal on all ranks.",
+    ),
+    "DiLoCo.state_dict": _STATE.but(about="Save it beside the parameters."),
+    "DiLoCo.load_state_dict": Entry("Continue from a saved state.", args={"state": "What state_dict() returned."}),
+}
 MXNET = {
     "DistributedOptimizer.unwrap": Entry(
         "Return the wrapped optimizer.", returns="The optimizer, with its original rescale_grad."
@@ -229,6 +273,7 @@ METHODS = {
     "torch": TORCH,
     "tensorflow": TENSORFLOW,
     "keras": KERAS,
+    "jax": JAX,
     "mxnet": MXNET,
     "data": DATA,
     "ray": RAY,

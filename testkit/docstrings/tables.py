@@ -80,7 +80,15 @@ TABLES: dict[str, dict[str, Entry]] = {
 # Public methods that only a framework or the package itself calls.
 NOT_FOR_PROGRAMS = {
     *("after_create_session", "begin", "call", "forward", "on_batch_begin", "on_batch_end", "on_epoch_begin"),
-    *("on_epoch_end", "on_train_begin", "create_state", "create_state_multi_precision", "update"),
+    *(
+        "on_epoch_end",
+        "on_train_begin",
+        "on_train_batch_begin",
+        "on_train_batch_end",
+        "create_state",
+        "create_state_multi_precision",
+        "update",
+    ),
     *("update_multi_precision", "set_learning_rate", "set_lr_mult", "set_wd_mult", "apply_gradients"),
     *("compute_gradients", "backend_cls", "train_func_context", "bind", "invalidate"),
 }

@@ -47,11 +47,13 @@ class RoundsCallbackImpl:
         check_steps_per_execution(self._options, steps_per_execution(self.model))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Give all ranks the weights of the first rank before the first batch, if the model has weights by then."""
         self._begin = int(batch)
         if self.model.built:
             self._prepared()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count the batches of this execution; start and merge the rounds that are due."""
         core = self._prepared()
         for _ in range(self._steps_until(int(batch))):
             core.step()
@@ -62,11 +64,23 @@ class RoundsCallbackImpl:
             self._core.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the global weights and the outer momentum; empty before the first batch."""
+        """Return what training in rounds needs to continue.
+
+        Save it beside the model.
+
+        Returns:
+            The counters, the global weights and the outer momentum. It is empty before the first batch.
+        """
         return {} if self._core is None else self._core.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what state_dict() returned. Load the model's own weights and optimizer beforehand."""
+        """Continue from a saved state.
+
+        Load the model's own weights and optimizer beforehand.
+
+        Args:
+            state: What state_dict() returned.
+        """
         if self._core is None:
             self._loaded = state or None
         else:

@@ -116,7 +116,7 @@ class GradientReduction:
 
     @property
     def divisor(self) -> int:
-        """Return the divisor of sums of several passes, applied before they are reduced."""
+        """Return the divisor for gradients summed over several passes; it is applied before the reduction."""
         return self.backward_passes_per_step if self.average_aggregated_gradients else 1
 
     def register_local_var(self, variable: Any) -> None:

@@ -60,7 +60,10 @@ class Holding:
 
 
 class Move(NamedTuple):
-    """One part of a residual that a rank takes over; both are indices in the list of a host's ranks."""
+    """One part of a residual that a rank takes over.
+
+    Sender and receiver are indices in the list of a host's ranks.
+    """
 
     sender: int
     receiver: int

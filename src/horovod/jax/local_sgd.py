@@ -44,7 +44,7 @@ class DiLoCo:
         ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
 
     Example:
-        >>> params = {'w': jnp.zeros(2) + hvd.rank()}
+        >>> params = {'w': jnp.full(2, hvd.rank(), 'float32')}
         >>> diloco = hvd.DiLoCo(params, every=50)
         >>> params = diloco.begin(params)
         >>> params['w'].tolist()  # on 2 ranks: [0.0, 0.0]
@@ -71,27 +71,73 @@ class DiLoCo:
         self._core = Core(self._tree, options)
 
     def begin(self, params: Tree) -> Tree:
-        """Return the parameters of the first rank. Call it before the first step, on all ranks."""
+        """Return the parameters of the first rank.
+
+        Call this before the first step, on all ranks.
+
+        Args:
+            params: Tree of the parameters of this rank.
+
+        Returns:
+            The parameters that all ranks begin with.
+        """
         return self._run(self._core.begin, params)
 
     def step(self, params: Tree) -> Tree:
-        """Return the parameters to go on with; call it after each inner step."""
+        """Return the parameters to continue with.
+
+        Call this after each inner step.
+
+        Args:
+            params: Tree of the parameters of this rank.
+
+        Returns:
+            The parameters for the next inner step.
+        """
         return self._run(self._core.step, params)
 
     def finish(self, params: Tree) -> Tree:
-        """Return the global parameters, equal on all ranks; call it at the end of the training, on all ranks."""
+        """Return the global parameters.
+
+        Call this at the end of the training, on all ranks.
+
+        Args:
+            params: Tree of the parameters of this rank.
+
+        Returns:
+            The parameters, which are equal on all ranks.
+        """
         return self._run(self._core.finish, params)
 
     def sync(self, params: Tree) -> Tree:
-        """Return the global parameters of the rank with the highest round; call it after an elastic reset."""
+        """Return the global parameters of the rank with the highest round.
+
+        Call this after an elastic reset, on all ranks.
+
+        Args:
+            params: Tree of the parameters of this rank.
+
+        Returns:
+            The parameters, which are equal on all ranks.
+        """
         return self._run(self._core.sync, params)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the global weights and the outer momentum, to be saved beside the parameters."""
+        """Return what training in rounds needs to continue.
+
+        Save it beside the parameters.
+
+        Returns:
+            The counters, the global weights and the outer momentum.
+        """
         return self._core.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what state_dict() returned."""
+        """Continue from a saved state.
+
+        Args:
+            state: What state_dict() returned.
+        """
         self._core.load_state_dict(state)
 
     def _run(self, action: Callable[[], None], params: Tree) -> Tree:
@@ -123,7 +169,7 @@ class LocalSGD(DiLoCo):
         ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
 
     Example:
-        >>> params = {'w': jnp.zeros(2) + hvd.rank()}
+        >>> params = {'w': jnp.full(2, hvd.rank(), 'float32')}
         >>> averaging = hvd.LocalSGD(params, every=1)
         >>> params = averaging.begin(params)
         >>> params = averaging.finish(averaging.step({'w': params['w'] + 2.0 * hvd.rank()}))

@@ -96,7 +96,10 @@ class _Observer:
 
 
 def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     attributes: dict[str, Any] = {
         "reduce_op": call.op,
         "root_rank": call.root,

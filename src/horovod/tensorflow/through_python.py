@@ -44,7 +44,10 @@ _collectives = _Collectives(default_context, NumpyAdapter())
 
 
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     inputs = [*tensors] if splits is None else [*tensors, splits]
     types = [tensor.dtype for tensor in tensors] + [tf.int32] * (call.kind == ALLTOALL)
     if tf.executing_eagerly():

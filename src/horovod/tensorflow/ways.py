@@ -34,7 +34,10 @@ def _as_it_is(function: F) -> F:
 
 @_as_it_is
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     if call.process_set.membership is None:
         _check_registered(call.process_set, call.type_name)
     if compiled.is_compiling():

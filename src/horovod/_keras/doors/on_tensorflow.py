@@ -105,7 +105,7 @@ def _reduced(
     compression: Any,
     options: dict[str, Any],
 ) -> list[Any]:
-    """Return the reduced tensors: `reduce` gets the indices of the dense ones; sparse ones are gathered."""
+    """Reduce the dense tensors by `reduce`, which gets their indices, and gather the sparse ones. Return all."""
     result = list(tensors)
     sparse = [index for index, tensor in enumerate(tensors) if is_sparse(tensor)]
     others = [index for index in range(len(tensors)) if index not in set(sparse)]

@@ -86,6 +86,16 @@ class Core:
         return max(0, self._next_round if session is None else session.worker.next_round)
 
     @property
+    def bytes_sent(self) -> int:
+        """Bytes of values that this rank has sent in its present world, without control messages."""
+        return 0 if self._session is None else self._session.post.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of values that this rank has received in its present world, without control messages."""
+        return 0 if self._session is None else self._session.post.bytes_received
+
+    @property
     def has_state(self) -> bool:
         """True once this worker has global weights."""
         return self._session is not None or self._next_round != NO_STATE

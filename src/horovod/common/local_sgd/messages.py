@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class Kind(IntEnum):
-    """Kind of a control message. `round`, `value` and `other` mean what the comment says."""
+    """Kind of a control message. The comment of each kind says what `round`, `value` and `other` mean."""
 
     READY = 1  # to the coordinator: ready for `round` after `value` inner steps; `other` is 1 if all values are finite
     LIST = 2  # to the participants of `round`: `weights` has the steps of each worker, 0 for one that is late

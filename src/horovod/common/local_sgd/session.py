@@ -37,7 +37,7 @@ from horovod.common.local_sgd.rounds import (
 from horovod.common.log import logger
 
 Floats = npt.NDArray[np.float32]
-_ACTIVE_S, _IDLE_S = 0.0005, 0.01  # pauses between two looks at the messages
+_ACTIVE_S, _IDLE_S = 0.001, 0.01  # pauses between two looks at the messages
 _COORDINATOR_KINDS = (Kind.READY, Kind.HAVE_ALL, Kind.FINISH)
 
 
@@ -180,23 +180,18 @@ class Session:
     # Called by the session's own thread
 
     def _run(self) -> None:
-        while True:
+        with self.lock:
             try:
-                with self.lock:
-                    if self._is_stopped:
-                        self.post.abandon()
-                        return
+                while not self._is_stopped:
                     is_active = self._advance()
                     if is_active:
                         self._changed.notify_all()
-                    is_waiting = self.worker.is_open or self._deadline is not None
+                    self._changed.wait(_ACTIVE_S if is_active or self.worker.is_open else _IDLE_S)
             except BaseException as error:  # the training thread raises it in the next step
-                with self.lock, contextlib.suppress(Exception):
-                    self._error = error
-                    self._changed.notify_all()
-                    self.post.abandon()
-                return
-            time.sleep(_ACTIVE_S if is_active or is_waiting else _IDLE_S)
+                self._error = error
+                self._changed.notify_all()
+            with contextlib.suppress(Exception):
+                self.post.abandon()
 
     def _advance(self) -> bool:
         """Handle what has arrived. Return True if anything has happened."""

@@ -297,7 +297,9 @@ class Collectives:
 
     def _check_count(self, request: Request, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != self._size:
-            raise ValueError(f"{request.operation}: {len(tensors)} tensors were passed for {self._size} ranks")
+            raise ValueError(
+                f"{request.operation}: {len(tensors)} tensors were passed for {self._size} ranks; pass one for each"
+            )
 
 
 def _check_share(request: Request, share: Tensor, whole: Tensor, size: int, whole_name: str, share_name: str) -> None:

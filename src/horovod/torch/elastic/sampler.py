@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampler that records which samples of an epoch are processed, and divides only the others when workers change."""
+"""Sampler that records the processed samples of an epoch, and divides the remaining ones when workers change."""
 
 from __future__ import annotations
 

@@ -213,7 +213,17 @@ class LocalOptimizerHandler(StateHandler):
 
 
 class LocalModelHandler(StateHandler):
-    """Handler for a model whose parameters a LocalOptimizer exchanges: only its other tensors are synchronised."""
+    """Handler for a model with parameters that a LocalOptimizer exchanges: only its other tensors are synchronised."""
+
+    def __init__(self, model: torch.nn.Module, exchanged: set[int]) -> None:
+        """Handle a model.
+
+        Args:
+            model: The model.
+            exchanged: The ids of the parameters that optimizers exchange.
+        """
+        super().__init__(model)
+        self._exchanged = exchanged
 
     def save(self) -> None:
         """Do nothing: weights are not part of a commit."""
@@ -222,10 +232,12 @@ class LocalModelHandler(StateHandler):
         """Do nothing: this worker continues with its own weights."""
 
     def sync(self) -> None:
-        exchanged = {id(parameter) for parameter in self.value.parameters()}
+        """Give all workers rank 0's buffers and frozen parameters."""
         state = self.value.state_dict(keep_vars=True)
         others = {
-            name: one for name, one in state.items() if isinstance(one, torch.Tensor) and id(one) not in exchanged
+            name: one.detach()
+            for name, one in state.items()
+            if isinstance(one, torch.Tensor) and id(one) not in self._exchanged
         }
         if others:
             broadcast_parameters(others, root_rank=0)
@@ -296,8 +308,8 @@ class TorchState(ObjectState):
         missing = [name for name in self._handlers if name not in self._with_slots()]
         if missing:
             raise TypeError(
-                f"{missing} have handlers of their own, which are not written to disk: derive them from "
-                "StateDictHandler, without a save of their own"
+                f"{missing} cannot be written to disk, because their handlers are custom: derive the handlers from "
+                "StateDictHandler, and do not override save"
             )
         objects = {name: handler.slots.pin() for name, handler in self._with_slots().items()}
         return {**super().pin_commit(), "objects": objects}
@@ -377,6 +389,6 @@ def _for_local_sgd(handler: Any, handlers: Iterable[Any]) -> Any:
     if type(handler) is not ModelStateHandler:
         return handler
     optimizers = [one.value for one in handlers if isinstance(one, LocalOptimizerHandler)]
-    exchanged = {id(it) for one in optimizers for group in one.param_groups for it in group["params"]}
-    is_exchanged = any(id(parameter) in exchanged for parameter in handler.value.parameters())
-    return LocalModelHandler(handler.value) if is_exchanged else handler
+    found = {id(it) for one in optimizers for group in one.param_groups for it in group["params"] if it.requires_grad}
+    is_exchanged = any(id(parameter) in found for parameter in handler.value.parameters())
+    return LocalModelHandler(handler.value, found) if is_exchanged else handler
