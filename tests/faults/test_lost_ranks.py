@@ -50,7 +50,7 @@ def test_fault_1_and_5_a_killed_rank_is_named_to_all(place, victim, forking):
         shown = job.printed()
     report = shown[shown.index("horovodrun: rank") :]
     assert report.startswith(f"horovodrun: rank {victim} "), shown
-    if not needs_torch:  # of a forked rank, the launcher knows the client
+    if not needs_torch:  # the launcher only knows the client of a forked rank
         assert f"pid {victim_pid}" in report.splitlines()[0]
     assert "killed by signal 9 (SIGKILL)" in report
 
