@@ -19,11 +19,9 @@ def preloading(env: dict[str, str], folder: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Yield variables with which ranks find the stand-in for the CUDA driver, and no NCCL."""
-    folder = tmp_path_factory.mktemp("driver")
-    no_nccl = {"HOROVOD_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
-    yield from preloading({**compile_standin(folder, "libcuda.so.1"), **no_nccl}, folder)
+def driver(standins: dict[str, str]) -> dict[str, str]:
+    """Return variables with which ranks find the stand-in for the CUDA driver, and no NCCL."""
+    return {**standins, "HOROVOD_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from devicekit.standins import LATE, STANDIN
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
+from testkit.long import in_long
 from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
@@ -27,7 +28,7 @@ def run(env: Mapping[str, str], gpus: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("gpus", ["0,0,1,1", "0,1,1,0", "0,0,1"])
+@pytest.mark.parametrize("gpus", [in_long("0,0,1,1"), "0,1,1,0", "0,0,1"])
 def test_every_operation_as_in_host_memory(standins, gpus):
     said = run(
         {**standins, **LATE}, gpus, "results", "operations,groups,many,averages,order,asynchrony,sets,exchanges,join"
@@ -51,7 +52,7 @@ def test_hosts_whose_ranks_share_a_gpu(standins, hosts, gpus):
     assert all("all checks passed" in text for text in printed), printed
 
 
-@pytest.mark.parametrize(("gpus", "seed"), [("0,0,1,1", 0), ("0,1,0,1", 1), ("0,0,0,1", 11), ("0,0,0,1,1,1", 3)])
+@pytest.mark.parametrize(("gpus", "seed"), [in_long("0,0,1,1", 0), ("0,1,0,1", 1), ("0,0,0,1", 11), ("0,0,0,1,1,1", 3)])
 def test_sets_that_overlap_launch_in_one_order(standins, gpus, seed):
     said = run({**standins, **LATE}, gpus, "orders", str(seed))
     assert said.count("all in order") == len(gpus.split(",")), said

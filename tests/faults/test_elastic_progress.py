@@ -22,7 +22,7 @@ LINEAGE = "00112233445566aa"
 KILLED = 128 + signal.SIGKILL
 STEPS, LAST_STEP = 5, 8  # in the initial checkpoint, and at the end
 COUNT = os.environ.get(
-    "HOROVOD_TEST_LINES", "20"
+    "HOROVOD_TEST_LINES", "12"
 )  # number of lines at which rank 0 is killed, each in a separate job, or "all"
 SEED = int(os.environ.get("HOROVOD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
