@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "agreement/watch.h"
+#include "base/rank_list.h"
 #include "core/foreign_execution.h"
 
 namespace hvd {
