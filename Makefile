@@ -7,8 +7,6 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 DEMO ?= horovodrun -np 2 python examples/pytorch/digits.py --output demo-output --compare-with demo-output/one-process/digits.json
 BENCH ?= python benchmarks/collectives.py
 PYTEST_ARGS ?=
-# Old versions of frameworks run the same code as new ones: two ranks in memory show what is different about them.
-TWO_RANKS := not shm4 and not tcp4 and not hosts3 and not hosts4 and not homes4 and not tcp2
 
 export VENV := $(abspath $(VENV))
 export BUILD := $(abspath $(BUILD))
@@ -112,7 +110,7 @@ test-old: test-old-torch test-old-jax test-old-tensorflow ## the same with the o
 
 test-old-torch: $(VENV)-torch-oldest/.installed
 	HOROVOD_TEST_DOORS=torch $(VENV)-torch-oldest/bin/python -m pytest $(PYTEST_ARGS) \
-	  -k "$(TWO_RANKS)" -m "not slow" tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
+	  --selection=old tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
 
 test-old-jax: $(VENV)-jax-oldest/.installed
 	scripts/test-jax jax-oldest

@@ -28,18 +28,20 @@ _PAGE = """# Accuracy
 
 Made by `python benchmarks/accuracy.py`; do not edit.
 
-Adding Horovod to a script costs no accuracy. The digits example was trained without Horovod and with it on 1, 2 and 4
-workers: the same global batch ({batch}), the same rate, {epochs} epochs, seeds {seeds}. Validation is on the 360 digits
-that training never sees.
+Adding Horovod to a script does not change its accuracy.
+The digits example was trained without Horovod, and with it on 1, 2 and 4 workers.
+All runs have a global batch of {batch}, one learning rate, {epochs} epochs, and the seeds {seeds}.
+Validation uses the 360 digits that training never sees.
 
 ![validation loss by epoch, and its difference from the run without Horovod](accuracy.svg)
 
 {table}
 
-The workers of a step read together the very digits that the single process reads, so their average is its gradient up
-to rounding: a sum of four parts rounds differently from a single sum. Such differences start at the seventh digit and
-grow with the steps, as those of another processor or another BLAS would. For scale: without Horovod, the best and the
-worst of the {count} seeds are {spread:.4f} apart.
+In each step, the workers together read the digits that the single process reads.
+So their average gradient is that of the single process, up to rounding.
+A sum of four parts rounds differently from a single sum.
+Such differences start at the seventh digit and grow with the steps, as with another processor or another BLAS.
+For comparison, the best and the worst of the {count} seeds without Horovod differ by {spread:.4f}.
 """
 
 

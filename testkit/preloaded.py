@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 # PyTorch imports `_dynamo` for the first optimizer; this import takes longer than all others.
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "horovod.torch", "horovod.torch.distributed")
+# These two start no threads before their first computation (with OMP_NUM_THREADS=1), so that forks of them are whole.
+TENSORFLOW = ("tensorflow",)
+JAX = ("jax", "jax.numpy")
+BY_FRAMEWORK = {"torch": TORCH, "distributed": TORCH, "tensorflow": TENSORFLOW, "keras": TENSORFLOW, "jax": JAX}
 SOCKET_VARIABLE = "TEST_PRELOADED"  # the server's socket
 ANEW = {SOCKET_VARIABLE: ""}  # makes a client start a new Python process, for variables that are read during an import
 _LENGTH = struct.Struct("!I")

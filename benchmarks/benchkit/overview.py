@@ -23,23 +23,24 @@ _SCALING_SIZES = (4, 25 * _MB)
 _BEGINNING = """\
 # Performance
 
-Made by `python benchmarks/report.py --page` from stored results; do not edit. All times here were measured by
+Made by `python benchmarks/report.py --page` from stored results; do not edit. This command measured all times:
 
 ```console needs=network
 $ python benchmarks/report.py
 ```
 
-which also writes every size, type and machine, with confidence intervals, to `bench-output/performance-tables.md`.
-[Benchmarks](../benchmarks/README.md) says how to get the peers and measure on your machine. Pages of their own:
-[between hosts](performance-hosts.md), [on GPUs](performance-gpus.md).
+It also writes every size, type and machine, with confidence intervals, to `bench-output/performance-tables.md`.
+[Benchmarks](../benchmarks/README.md) says how to install the peers and measure on your machine.
+See also [performance between hosts](performance-hosts.md) and [on GPUs](performance-gpus.md).
 
 ## Verdict
 """
 READING = """\
 
-In all tables, `ours` is the median time of our ordinary API on ordinary memory. The column of a peer says **how
-many times as long the peer takes**, measured in the same run on the same cores, in turn. Bold means that the peer is
-faster, beyond chance (95 % confidence).
+In all tables, `ours` is the median time of Khorovod's ordinary API on ordinary memory.
+The column of a peer says **how many times as long the peer takes**.
+Both were measured alternately in one run on the same cores.
+Bold means that the peer is faster with 95 % confidence.
 """
 
 

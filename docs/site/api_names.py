@@ -134,6 +134,20 @@ class Sources:
         found = [self._named(owner.module, base) for base in named]
         return [one for one in found if one is not None and isinstance(one.node, ast.ClassDef)]
 
+    def methods(self, owner: Found) -> dict[str, list[tuple[str, Found]]]:
+        """Return the definitions of each public method of a class, and the class of each; its own come first."""
+        named: dict[str, list[tuple[str, Found]]] = {}
+        waiting = [owner]
+        while waiting:
+            one = waiting.pop(0)
+            assert isinstance(one.node, ast.ClassDef)
+            for node in one.node.body:
+                if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _is_variant(node):
+                    found = Found(one.module, node, is_method=not _is_static(node))
+                    named.setdefault(node.name, []).append((one.node.name, found))
+            waiting += self.bases(one)
+        return named
+
     def _named(self, module: str, value: ast.expr) -> Found | None:
         """Return the definition that `name`, or `name` of a module of this package, stands for."""
         if isinstance(value, ast.Name):
@@ -174,3 +188,8 @@ def _made_in_init(owner: Definition | None, attribute: str) -> ast.expr | None:
 
 def _is_static(node: ast.FunctionDef) -> bool:
     return any(getattr(decorator, "id", "") == "staticmethod" for decorator in node.decorator_list)
+
+
+def _is_variant(node: ast.FunctionDef) -> bool:
+    """Return True for a property's setter, and for an overload that only describes types."""
+    return any(ast.unparse(one).endswith((".setter", "overload")) for one in node.decorator_list)

@@ -130,10 +130,10 @@ def _class(sources: Sources, module: str, name: str, found: Found) -> str:
     node = found.node
     assert isinstance(node, ast.ClassDef)
     text = body(ast.get_docstring(node))
-    for method in _methods(sources, found):
-        assert isinstance(method.node, ast.FunctionDef)
-        shown = method.node.name + _signature(method)
-        text += "\n\n" + _directive("method", "", shown, body(ast.get_docstring(method.node)))
+    for method, definitions in sorted(sources.methods(found).items()):
+        texts = [ast.get_docstring(one.node) for _, one in definitions if isinstance(one.node, ast.FunctionDef)]
+        shown = method + _signature(definitions[0][1])
+        text += "\n\n" + _directive("method", "", shown, body(next(filter(None, texts), None)))
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and not _name(one.target).startswith("_")]
     if start is None and fields and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
         shown = "(" + ", ".join(ast.unparse(one).replace(" = ", "=") for one in fields) + ")"
@@ -143,22 +143,6 @@ def _class(sources: Sources, module: str, name: str, found: Found) -> str:
 
 def _name(target: ast.expr) -> str:
     return target.id if isinstance(target, ast.Name) else ""
-
-
-def _methods(sources: Sources, owner: Found) -> list[Found]:
-    """Return the public methods of a class and of the classes that it inherits from, each name once."""
-    named: dict[str, Found] = {}
-    waiting = [owner]
-    while waiting:
-        one = waiting.pop(0)
-        assert isinstance(one.node, ast.ClassDef)
-        for node in one.node.body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                is_static = any("staticmethod" in ast.unparse(it) for it in node.decorator_list)
-                if not any(re.search(r"setter|overload", ast.unparse(it)) for it in node.decorator_list):
-                    named.setdefault(node.name, Found(one.module, node, is_method=not is_static))
-        waiting += sources.bases(one)
-    return [named[name] for name in sorted(named)]
 
 
 def _signature(found: Found, with_result: bool = True) -> str:

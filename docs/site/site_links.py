@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links and drawings of the site: links to the repository, redirects, and drawings in the page."""
+"""Links and pictures of the site: links to the repository, redirects, drawings in the page, plots for dark pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from site_check import broken_links
+from site_plots import both_variants, write_dark_plots
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -25,8 +26,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension with Sphinx."""
     app.add_config_value("repository_url", "", "html")
     app.add_config_value("moved_pages", {}, "html")
+    app.connect("builder-inited", lambda app: write_dark_plots(Path(app.srcdir)))
     app.connect("source-read", _link_the_repository)
-    app.connect("source-read", _show_drawings)
+    app.connect("source-read", _show_pictures)
     app.connect("build-finished", _finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -43,14 +45,14 @@ def _link_the_repository(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = _LINK.sub(changed, source[0])
 
 
-def _show_drawings(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put drawings into the page itself, where they take the colours of the theme."""
+def _show_pictures(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put drawings into the page itself, where they take the colours of the theme; show a plot for each theme."""
 
     def drawn(found: re.Match[str]) -> str:
         text = (Path(app.srcdir) / posixpath.dirname(page) / found[1]).read_text(encoding="utf-8")
         return f'<div class="drawing">{_OWN_COLOURS.sub("", text).strip()}</div>'
 
-    source[0] = _DRAWING.sub(drawn, source[0])
+    source[0] = both_variants(_DRAWING.sub(drawn, source[0]))
 
 
 def _finish(app: Sphinx, exception: Exception | None) -> None:

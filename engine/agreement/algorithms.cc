@@ -13,7 +13,7 @@ constexpr int kFewHosts = 8, kSomeHosts = 16;
 constexpr size_t kShortBytes = size_t{256} << 10, kMediumBytes = size_t{4} << 20;
 struct Row {
   int most_hosts;
-  size_t most_bytes;  // of one tensor
+  size_t most_bytes;  // limit for one tensor
   HostAlgorithm algorithm;
 };
 constexpr Row kTable[] = {

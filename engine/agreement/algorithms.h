@@ -21,7 +21,7 @@ struct HostLayout {
 
 struct AlgorithmRules {
   bool deterministic = false;  // always sum in rank order
-  int wanted = -1;             // a HostAlgorithm to use instead of the table's; -1: none
+  int wanted = -1;             // algorithm (a HostAlgorithm) to use instead of the table's; -1: follow the table
 };
 
 HostAlgorithm ChooseAlgorithm(const HostLayout& layout, const Request& request, const AlgorithmRules& rules);

@@ -30,9 +30,9 @@ enum class Type : uint8_t {
   kExpress = 12,
   kExpressPlace = 13,
   kExpressGone = 14,
-  kBlock = 15,     // a thread that waits, to the leader of the set in which it waits
-  kWait = 16,      // a kBlock with the missing ranks, or its end, to the leader of the global set
-  kDeadlock = 17,  // from the leader of the global set to all ranks
+  kBlock = 15,     // reports a waiting thread to the leader of the set in which it waits
+  kWait = 16,      // passes on a kBlock with the missing ranks, or the end of the wait, to the leader of the global set
+  kDeadlock = 17,  // sent by the leader of the global set to all ranks when it has found a deadlock
   kTurn = 18,      // a set's leader asks the leader of the global set for a launch slot
   kExpressOthers = 19,
 };
@@ -59,15 +59,15 @@ struct Report {
   Request request;
 };
 
-// One member's part of a collective on the fast path; its bytes follow.
+// Header of one member's part of a collective on the fast path. The part's bytes follow it.
 struct Part {
   uint32_t slot = 0;
   uint32_t round = 0;
-  uint64_t seen = 0;  // the last record that the sender had applied
+  uint64_t seen = 0;  // number of the last record that the sender had applied
 };
 
-// Parts of other members that a forwarding rank sends on (see relays.h): one Passed, then for each part one Other
-// followed by its bytes.
+// Header of the message with which a forwarding rank sends on other members' parts (see relays.h). For each part, an
+// Other and the part's bytes follow.
 struct Passed {
   uint32_t slot = 0;
   uint32_t round = 0;
@@ -78,11 +78,11 @@ struct Other {
   uint64_t seen = 0;
 };
 
-// Offset in the sender's arena, in messages that do not contain the bytes themselves.
+// Location of a part in the sender's arena, for messages that do not contain the part's bytes.
 struct Place {
   static constexpr size_t kUnit = 64;
 
-  uint64_t number = 0;      // number of the part among the sender's parts in shared memory
+  uint64_t number = 0;      // number of the part, counted among the sender's parts in shared memory
   uint64_t gone_up_to = 0;  // the sender no longer needs the receiver's parts up to this number
   uint32_t unit = 0;        // offset in units of kUnit bytes
 } __attribute__((packed));
@@ -95,7 +95,8 @@ struct Finished {
   uint32_t round = 0;
 };
 
-// Messages between two ranks. `region` is the offset of the pair's lane in the arena of the message's sender, or -1.
+// The next structs are the messages of point-to-point transfers. `region` is the offset of the pair's lane in the arena
+// of the message's sender, or -1.
 struct Offer {
   uint64_t id = 0;
   int64_t tag = 0;
@@ -107,7 +108,7 @@ struct Accept {
   uint64_t id = 0;
   uint64_t bytes = 0;  // size of the receiver's buffer
   int64_t region = -1;
-  uint8_t by_slots = 0;  // 1: through the slots that the sender has offered
+  uint8_t by_slots = 0;  // 1: the bytes go through the slots that the sender has offered
 };
 
 // A stall warning from the leader to all members.
@@ -148,7 +149,7 @@ std::string EncodeBye(const std::vector<Finished>& finished);
 // Reserves memory for `room` bytes that the caller appends.
 std::string EncodeExpress(SetTag set, const Part& part, size_t room);
 std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
-std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // `up_to`: see Place::gone_up_to
+std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // for `up_to` see Place::gone_up_to
 std::string EncodeExpressOthers(SetTag set, const Passed& passed);
 void AddOther(std::string* message, const Other& other, const std::byte* bytes);
 std::string EncodeAbort(int lost_rank, std::string_view why);
@@ -165,7 +166,8 @@ bool DecodeExpress(std::string_view* in, Part* part);
 bool DecodePlace(std::string_view* in, Place* place);
 bool DecodeExpressGone(std::string_view* in, uint64_t* up_to);
 bool DecodeExpressOthers(std::string_view* in, Passed* passed);
-bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes);  // decodes the next one
+// decodes the next part of a Passed message
+bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
 bool DecodeOffer(std::string_view* in, Offer* offer);
 bool DecodeAccept(std::string_view* in, Accept* accept);

@@ -61,7 +61,7 @@ void Coordinator::State::CompleteInGroup(Tensor* tensor, const Request& agreed) 
   }
   group.complete.push_back(tensor);
   if (group.complete.size() < group.size) return;
-  if (++last_unit == 0) ++last_unit;  // 0 means "no group"
+  if (++last_unit == 0) ++last_unit;  // skip 0, which means "no group"
   for (Tensor* member : group.complete) {
     member->queued = true;
     member->unit = last_unit;

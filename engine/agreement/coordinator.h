@@ -48,7 +48,7 @@ class Coordinator {
   // Both lists contain member indices.
   void FailStuck(const std::vector<int>& waiting, const std::vector<int>& stuck, const Status& why);
 
-  // Start the next decision with a record of these values, by which later batches are fused.
+  // Publish these values with the next decision. Later batches are fused by them.
   void Tune(const Tuning& tuning);
   // Publish this launch slot with the next decision. Global set only.
   void Give(const Turn& turn);
@@ -58,7 +58,7 @@ class Coordinator {
   // An error without names is a protocol error: no tensor of this set can be trusted to finish.
   std::vector<Record> Decide();
 
-  // Tensors that some members have not reported, for the stall inspector: name and missing global ranks.
+  // Tensor that some members have not reported, with its name and the missing global ranks. For the stall inspector.
   struct Waiting {
     std::string name;
     std::vector<int> missing;

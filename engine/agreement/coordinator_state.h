@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-// Ids of process sets. They are reused, so each set also has an epoch, which is not.
+// Allocates ids of process sets. An id is reused once its set is removed; a set's epoch is never reused.
 class ProcessSetIds {
  public:
   int64_t Add() {
@@ -37,7 +37,7 @@ class ProcessSetIds {
   int64_t epoch() const { return epoch_; }
 
  private:
-  std::vector<bool> used_ = {true};  // 0 is the global set
+  std::vector<bool> used_ = {true};  // id 0 is the global set
   int64_t epoch_ = 0;
 };
 
@@ -81,7 +81,8 @@ struct Coordinator::State {
   // ---- deciding
   bool IsOneKnownTensor() const { return ready.size() == 1 && ready[0]->by_slot && errors.empty(); }
   void AppendKnown(std::vector<Record>* out);
-  // A rank that has joined contributes zeros, not the memory that it named in an earlier step.
+  // A tensor is reduced in place only while no rank has joined, because a joined rank contributes zeros instead of the
+  // memory that it named in an earlier step.
   bool MayBeDirect(const Tensor& tensor) const { return tensor.fusion.key.direct && joined_count == 0; }
   bool HasWork() const {
     return !ready.empty() || !errors.empty() || joined_count == ranks.size() || tuning || !turns.empty();
@@ -105,7 +106,7 @@ struct Coordinator::State {
   TensorTable table;
   DeviceNames devices;
   std::unordered_map<std::string, Group> groups;
-  std::vector<Tensor*> ready;    // in the order in which they became ready; tensors of a group are adjacent
+  std::vector<Tensor*> ready;    // tensors in the order in which they became ready; those of a group are adjacent
   std::vector<Record> errors;    // errors to publish, without sequence numbers
   std::optional<Tuning> tuning;  // tuning to publish
   std::vector<Turn> turns;       // launch slots to publish

@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMostPlaces = 8;     // most places that a text names
-constexpr size_t kMostWarnings = 16;  // most different warnings; after so many, more do not help
+constexpr size_t kMostPlaces = 8;     // largest number of places that a text lists
+constexpr size_t kMostWarnings = 16;  // largest number of different warnings; more would not help
 
 const Announced* CountIn(const std::vector<Announced>& announced, int32_t set, uint32_t epoch) {
   const auto found = std::find_if(announced.begin(), announced.end(),
@@ -146,7 +146,7 @@ bool Deadlocks::HasSettled(const Ranks& ranks, WatchTime* since, WatchTime now) 
   return now - *since >= settling_;
 }
 
-// Return true if these ranks have been in these waits for so long that no idle thread is expected to end them.
+// Return true if these ranks have waited like this for so long that no idle thread is expected to end the waits.
 bool Deadlocks::HasLasted(const Ranks& ranks, WatchTime now) {
   std::string found = Identify(ranks);
   if (found != idle_) {
@@ -232,7 +232,7 @@ std::vector<Deadlock> Deadlocks::Find(WatchTime now) {
                     ListIdleThreads(stuck) + ". ");
     idle_.clear();
   }
-  // Ranks in a certain deadlock are not reported here, because the error will name them soon.
+  // Do not warn about ranks in a certain deadlock, because the error will name them soon.
   if (const Ranks seem = Stuck(Rescuers::kAny); certain_since_ == WatchTime() && HasSettled(seem, &seems_since_, now)) {
     const bool fails_later = seem == Stuck(Rescuers::kIdle);
     std::string text = "Ranks wait for different operations: " + Listed(seem) +

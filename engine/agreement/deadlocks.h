@@ -35,7 +35,7 @@ struct Announced {
 
 // A thread of a rank that does nothing but wait for one operation or one group.
 struct Block {
-  // A member that has not submitted the operation, and how many reports of it the set's leader had counted.
+  // Member that has not submitted the operation, with the number of its reports that the set's leader had counted.
   struct Missing {
     int64_t rank = 0;
     uint64_t heard = 0;
@@ -43,10 +43,10 @@ struct Block {
 
   int32_t rank = 0;
   uint64_t thread = 0;           // number that identifies the thread within its rank
-  uint64_t number = 0;           // counts the rank's reports: the latest is valid
-  bool over = false;             // the wait is over; the fields below are empty
-  bool alone = false;            // no other thread of the rank submits anything
-  bool others_are_idle = false;  // other threads could submit, but none has ever called
+  uint64_t number = 0;           // increases with each report of the rank; only the latest report is valid
+  bool over = false;             // true: the wait is over, and the fields below are empty
+  bool alone = false;            // true: no other thread of the rank submits operations
+  bool others_are_idle = false;  // true: other threads could submit operations, but none has ever called the engine
   int32_t set = 0;               // the process set in which it waits
   uint32_t epoch = 0;
   std::string name, group;
@@ -66,7 +66,7 @@ struct Deadlock {
     std::vector<Announced> announced;
   };
 
-  bool certain = false;      // false: some thread may end the wait
+  bool certain = false;      // false: another thread may still end the wait
   std::string text;          // the error, or the warning
   std::vector<Stuck> ranks;  // the stuck ranks in ascending order
 };
@@ -81,7 +81,7 @@ class Deadlocks {
   Deadlocks(WatchSpan settling, WatchSpan patience) : settling_(settling), patience_(patience) {}
 
   void Hear(Block block);
-  void Forget(int rank);  // the rank has left; what waits for it fails anyway
+  void Forget(int rank);  // call when the rank has left; operations that wait for it fail anyway
   bool empty() const { return blocks_.empty(); }
   // Return what to report now: first errors, each once; then warnings, each text once.
   std::vector<Deadlock> Find(WatchTime now);
@@ -107,7 +107,7 @@ class Deadlocks {
   std::map<int, Blocks> blocks_;     // reported waits by rank
   std::map<int, uint64_t> numbers_;  // number of the latest report of each rank
   WatchTime certain_since_{}, idle_since_{}, seems_since_{};
-  std::string idle_;  // the ranks that have waited since `idle_since_`, and for what
+  std::string idle_;  // names the ranks that have waited since `idle_since_`, and what they wait for
   std::set<std::string> warnings_;
 };
 

@@ -58,8 +58,8 @@ Departures::Verdict Departures::OnEnded(int rank, bool in_memory, WatchTime now)
 Departures::Verdict Departures::OnBroken(int rank, const std::string& why, WatchTime now) {
   if (departed(rank) || !over_.ok()) return {};
   if (StateOf(rank) == State::kPresent) return LoseContact(rank, why, now);
-  // It was leaving, but its last messages were lost with the link, or found our inbox full. One of them may have said
-  // that it gave up an operation that we still wait for.
+  // The rank was leaving, but its last messages were lost with the link or did not fit into our inbox. One of them may
+  // have said that the rank gave up an operation for which we still wait.
   Enter(rank, State::kUnexplained);
   unexplained_[rank] = why;
   if (heartbeats_.Absence(now) > WatchSpan::zero()) return LoseContact(rank, why, now);

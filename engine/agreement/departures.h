@@ -45,7 +45,7 @@ class Departures {
   // `hosts`: host names by rank. `patience`: how long a rank may be silent (zero: indefinitely).
   Departures(int me, std::vector<std::string> hosts, WatchSpan patience);
 
-  // Why the world has ended; ok while it goes on.
+  // Return why the world has ended; ok while it has not ended.
   const Status& over() const { return over_; }
   // End the world. Return false if it had ended before; the first reason stays.
   bool End(const Status& why);
@@ -67,10 +67,10 @@ class Departures {
   Verdict OnBroken(int rank, const std::string& why, WatchTime now);
   // Handle a rank that never connected and whose listener is gone.
   Verdict OnDeserted(int rank, WatchTime now) const;
-  // Handle a broken connection to a rank that a running operation needs. Judged only after kGrace.
+  // Handle a broken connection to a rank that a running operation needs. The rank is judged only after kGrace.
   Verdict OnNeeded(int rank, const std::string& why, WatchTime now);
   void OnNothingBroken() { broken_since_ = WatchTime(); }
-  // True while the reason of a broken connection may still come.
+  // Return true while a message with the reason for a broken connection may still arrive.
   bool awaits_word() const { return broken_since_ != WatchTime(); }
   // Handle a member that left after it had applied record `applied` of the log. If a batch came later, that batch has
   // started here and will never finish. For the leader of a set only.
@@ -82,7 +82,7 @@ class Departures {
   // ---- heartbeats
   void Expect(int rank, WatchTime since);
   void Heard(int rank, WatchTime when) { heartbeats_.Heard(rank, when); }
-  Verdict Look(WatchTime now);  // reports a rank that has been silent for too long
+  Verdict Look(WatchTime now);  // checks for a rank that has been silent for too long
   WatchTime NextLook(WatchTime now) const { return heartbeats_.NextLook(now); }
 
   // ---- this rank

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers for the devices on which the members of a set have one tensor, because each member may have another number
-// for its own. The set uses the first member's number, also while the first member has joined and sends no reports.
-// Pure.
+// Common numbers for devices. A tensor lies on one device of each member of a set, and each member may number its
+// device differently. The set uses the first member's number for all of them, also while the first member has joined
+// and sends no reports. Pure.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class DeviceNames {
     if (known == by_name_.end()) return;
     Request silent = reports->Of(first);
     silent.device = known->first;
-    silent.place = -1;  // it contributes zeros and no memory
+    silent.place = -1;  // a member that has joined contributes zeros and no memory
     reports->Add(0, silent);
   }
 
@@ -40,7 +40,8 @@ class DeviceNames {
     }
   }
 
-  std::map<int32_t, std::vector<int32_t>> by_name_;  // each member's number, -1 if unknown, by the first member's
+  // key: the first member's number; values: each member's number, -1 if unknown
+  std::map<int32_t, std::vector<int32_t>> by_name_;
 };
 
 }  // namespace hvd

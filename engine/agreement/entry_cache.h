@@ -36,7 +36,7 @@ class EntryCache {
   void Put(Entry entry) {
     Evict(entry.slot);
     auto known = std::make_shared<const Entry>(std::move(entry));
-    by_name_.erase(known->request.name);  // the key is in an older entry
+    by_name_.erase(known->request.name);  // the map's key points into an older entry
     by_name_.emplace(known->request.name, known.get());
     by_slot_[known->slot] = std::move(known);
   }
@@ -54,7 +54,7 @@ class EntryCache {
 
  private:
   std::unordered_map<uint32_t, std::shared_ptr<const Entry>> by_slot_;
-  std::unordered_map<std::string_view, const Entry*> by_name_;  // the keys are in the entries
+  std::unordered_map<std::string_view, const Entry*> by_name_;  // the keys point into the entries
 };
 
 }  // namespace hvd

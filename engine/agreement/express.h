@@ -27,7 +27,7 @@ class Express {
   // express_memory.h).
   struct Piece {
     const std::byte* data = nullptr;
-    size_t size = 0;  // kInPlace: as many as the operation needs
+    size_t size = 0;  // number of bytes; for kInPlace, as many as the operation needs
     uint64_t number = 0;
   };
   static constexpr size_t kInPlace = SIZE_MAX;
@@ -44,12 +44,12 @@ class Express {
   // bytes are not copied; Keep copies them if they are still needed then.
   bool Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, const Piece& piece);
   void Keep(uint32_t slot, uint32_t round, size_t member);
-  // Return true if all parts of the current round are here, with the parts by member. They are valid until the round
-  // ends.
+  // Return true if all parts of the current round have arrived, and store them in `parts` by member. They are valid
+  // until the round ends.
   bool Complete(uint32_t slot, std::vector<Piece>* parts) const;
   bool Has(uint32_t slot, size_t member) const;  // returns true if its part of the current round is here
-  // A member's part, as PartsOf returns it. PartsOf returns true and the parts of these members in any round if all are
-  // here. They are valid until the next call of any method.
+  // Part of a member. PartsOf returns true, and stores the parts of these members in any round, if all have arrived.
+  // They are valid until the next call of any method.
   struct Told {
     size_t member;
     uint64_t seen;
@@ -57,7 +57,8 @@ class Express {
   };
   bool PartsOf(uint32_t slot, uint32_t round, const std::vector<int>& members, std::vector<Told>* parts) const;
 
-  // End the current round. All members must count alike, so every run that could have taken the fast path is a round.
+  // End the current round. Every run that could have taken the fast path counts as a round, so that all members count
+  // alike.
   void End(uint32_t slot);
   // Note that a record ended this round, which may be later than ours: parts that others have may still be on their way
   // to us.
@@ -72,7 +73,7 @@ class Express {
     std::optional<Request> request;  // empty: the member reported the slot only
   };
   void Postpone(uint32_t slot, Report report);
-  // Return the postponed reports and parts that have become current.
+  // Return the postponed reports for the current round, and the parts of that round as reports.
   std::vector<Report> TakeCurrent(uint32_t slot);
 
   // Note that the leader has finished all rounds before this one. This rank will finish them too, even if the leader

@@ -51,7 +51,8 @@ FusionItem FusionItemOf(const Reports& reports) {
     item.key.devices = item.key.devices * 1099511628211u + static_cast<uint32_t>(request.device);
     if (agreed.kind == OpKind::kAllgather) item.bytes = SaturatingAdd(item.bytes, request.Bytes());
   }
-  // Direct tensors on a device do not pass through slots. Fusing them without limit needs fewer turns on the device.
+  // Direct tensors on a device do not pass through slots. They count as no bytes and are fused without limit, because
+  // fewer batches need fewer turns on the device.
   item.direct_bytes = agreed.device >= 0 ? 0 : item.bytes;
   return item;
 }

@@ -17,7 +17,7 @@ struct FusionKey {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int32_t root = -1;
-  // Digest of all members' devices, because a rank with two GPUs may have two tensors on different ones.
+  // Digest of all members' devices. A rank with two GPUs may have two tensors on different ones, which cannot be fused.
   uint64_t devices = 0;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -29,13 +29,13 @@ struct FusionKey {
 
 struct FusionItem {
   FusionKey key;
-  size_t bytes = 0;         // bytes that it adds to a batch
-  size_t direct_bytes = 0;  // bytes that it adds if it is direct
+  size_t bytes = 0;         // bytes that the tensor adds to a batch
+  size_t direct_bytes = 0;  // bytes that the tensor adds to a batch if it is direct
   uint32_t group = 0;       // equal for tensors of one group; 0: no group
 };
 
 struct FusionLimits {
-  size_t threshold = 0;               // bytes of one batch; 0 fuses nothing
+  size_t threshold = 0;               // limit for the bytes of one batch; 0 fuses nothing
   bool disable_group_fusion = false;  // do not fuse a group with other tensors
 };
 

@@ -25,8 +25,8 @@ struct Request {
   double postscale = 1.0;  // an average arrives as a sum; its factor 1/N is applied where the batch runs
   std::string name;
   std::vector<int64_t> shape;
-  // kAlltoall: rows for each member. kAddProcessSet: {arena offset of the sender, ranks...}.
-  // kRemoveProcessSet: {set id}.
+  // For kAlltoall: the rows for each member. For kAddProcessSet: the sender's arena offset, then the ranks. For
+  // kRemoveProcessSet: the id of the set.
   std::vector<int64_t> splits;
   std::string group;  // base name of the group; empty for a tensor without a group
   uint32_t group_size = 0;
@@ -44,12 +44,12 @@ constexpr uint32_t kNoSlot = 0xffffffffu;
 constexpr uint32_t kNoRound = 0xffffffffu;
 constexpr size_t kFewMembers = 8;  // up to this size of a set, all members are connected to each other
 
-// One tensor of a batch. `sizes` holds what only the leader knows once all members have reported, by member index.
-// kAllgather: rows of each member. kAlltoall: {largest split of all; in small sets or on devices also the splits of
-// each member}. kJoin: {last rank that joined}. kAddProcessSet: {new set id, epoch, arena offset of each rank of the
-// world}. kAllreduce: offset of each member's tensor, if all have one. Others: empty.
+// One tensor of a batch. `sizes` holds values that only the leader knows, once all members have reported. kAllgather:
+// the rows of each member. kAlltoall: the largest split of all; in small sets or on devices also the splits of each
+// member. kJoin: the last rank that joined. kAddProcessSet: the new set's id and epoch, and the arena offset of each
+// rank of the world. kAllreduce: the offset of each member's tensor, if all have one. Other kinds: empty.
 struct Entry {
-  uint32_t slot = kNoSlot;  // cache slot to store it under (first time), or under which it is stored
+  uint32_t slot = kNoSlot;  // cache slot of the tensor: where to store it the first time, and where it is stored later
   bool cached = false;      // only `slot` is sent, because the members know the description
   // For kAllreduce: algorithm between hosts; follows from the description.
   HostAlgorithm algorithm = HostAlgorithm::kDirect;
@@ -68,7 +68,7 @@ enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2, kTune = 3,
 struct Turn {
   int32_t set = 0;
   uint32_t epoch = 0;
-  uint64_t sequence = 0;  // of the batch's record in the set's log
+  uint64_t sequence = 0;  // number of the batch's record in the set's log
 
   bool operator==(const Turn& other) const {
     return set == other.set && epoch == other.epoch && sequence == other.sequence;
@@ -94,9 +94,9 @@ struct Record {
   uint64_t sequence = 0;
   std::vector<Entry> entries;      // kBatch: tensors to run as one fused collective
   std::vector<std::string> names;  // kError: tensors that fail with `error`
-  // Rounds of the fast path (see express.h); empty where no rounds are counted. kError, by name: the round of its slot
-  // that fails, or kNoRound. kEvict, by slot: the leader has finished all rounds before this one, and no rank will ever
-  // finish this or a later one.
+  // Rounds of the fast path (see express.h); empty if no rounds are counted. In a kError record, for each name: the
+  // round of its slot that fails, or kNoRound. In a kEvict record, for each slot: the leader has finished all rounds
+  // before this one, and no rank will ever finish this or a later one.
   std::vector<uint32_t> rounds;
   Status error;
   std::vector<uint32_t> evicted;  // kEvict: cache slots to remove

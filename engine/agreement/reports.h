@@ -35,8 +35,9 @@ class Reports {
   }
 
   void Add(size_t member, const Request& request) {
-    // Devices differ within a host and repeat on the next one; a short search finds these. In an allgather or alltoall
-    // every member may differ, so a long search would cost time without finding anything.
+    // Number of descriptions with which a new one is compared. Devices differ within a host and repeat on the next one,
+    // so a few comparisons find an equal description. In an allgather or alltoall every member may differ, so a long
+    // search would cost time without finding anything.
     constexpr size_t kSearched = 16;
     const auto end = distinct_.begin() + static_cast<std::ptrdiff_t>(std::min(distinct_.size(), kSearched));
     const auto found = std::find(distinct_.begin(), end, request);

@@ -17,7 +17,7 @@ std::string Spoken(const Request& request);
 // Return the operation's name as the timeline shows it, such as "'allreduce.loss'", or the user's call if the user gave
 // no such name.
 std::string SpokenCall(const Request& request);
-std::string SpokenName(std::string_view name);  // use it if only the name is known
+std::string SpokenName(std::string_view name);  // variant for callers that know only the name
 
 // Return the error for `callers` (ascending ranks), which wait in `call` (see SpokenCall) for a rank that has left.
 std::string FinishedEarly(int finished, const std::vector<int>& callers, const std::string& call);

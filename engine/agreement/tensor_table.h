@@ -23,7 +23,7 @@ struct Tensor {
 
   const std::string name;
 
-  // Fields for a tensor that waits.
+  // Fields that are used while the tensor waits for reports.
   bool waiting = false;
   bool by_slot = false;           // all reports so far named `slot`; `reports` is then empty and `cached` is valid
   bool complete = false;          // all required members have reported
@@ -35,12 +35,12 @@ struct Tensor {
   Reports reports;
   std::vector<int64_t> sizes;  // Entry::sizes, known after validation
 
-  // Fields for a tensor in the cache.
+  // Fields that are used while the tensor is in the cache.
   uint32_t slot = kNoSlot;
   Reports cached;
   FusionItem fusion;
 
-  std::list<Tensor*>::iterator place;  // in the list of waiting or of idle tensors
+  std::list<Tensor*>::iterator place;  // position in the list of waiting or of idle tensors
 
   // Return the description that all agree on; before validation, the first member's.
   const Request& Agreed() const { return reports.empty() ? cached.First() : reports.First(); }
@@ -98,10 +98,10 @@ class TensorTable {
   const size_t members_;
   const size_t capacity_;
   uint32_t next_slot_ = 0;
-  std::unordered_map<std::string_view, std::unique_ptr<Tensor>> tensors_;  // keys are in the tensors
+  std::unordered_map<std::string_view, std::unique_ptr<Tensor>> tensors_;  // the keys point into the tensors
   std::unordered_map<uint32_t, Tensor*> slots_;
-  std::list<Tensor*> waiting_;  // in the order of first reports
-  std::list<Tensor*> idle_;     // all others, which have slots: last used first
+  std::list<Tensor*> waiting_;  // waiting tensors in the order of their first reports
+  std::list<Tensor*> idle_;     // all other tensors, which have slots; the last used first
   std::unordered_map<uint32_t, Reports> forgotten_;
   std::deque<Forgotten> forgotten_order_;
   std::vector<uint64_t> seen_;

@@ -183,8 +183,8 @@ std::vector<int64_t> SizesOf(const Reports& reports) {
       for (int64_t rows : request.splits) largest = std::max(largest, rows);
     }
     sizes.push_back(largest);
-    // Add all splits. Members of a small set need not exchange them in each alltoall then, and on a device they could
-    // not.
+    // Include all splits, because members of a small set then need not exchange them in each alltoall, and on a device
+    // they cannot.
     const bool all = reports.members() <= kFewMembers || reports.First().device >= 0;
     for (size_t member = 0; all && member < reports.members(); ++member) {
       const std::vector<int64_t>& splits = reports.Of(member).splits;

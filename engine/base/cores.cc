@@ -39,7 +39,7 @@ Status CheckCore(int core) {
   bool pinned = false;
   JoiningThread(
       "hvd-core", [&] { pinned = PinThread(pthread_self(), core); }, [] {})
-      .End();  // a thread of its own, so that the caller's affinity does not change
+      .End();  // uses a thread of its own, so that the caller's affinity does not change
   if (pinned) return Status::Ok();
   return Status::Invalid("HOROVOD_THREAD_AFFINITY: the engine thread cannot be pinned to core " + std::to_string(core) +
                          ": this process runs on cores " + CoresOfThisThread());

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between float32 and the formats the processor cannot add: float16, bfloat16, float8 e4m3fn and e5m2.
-// To nearest even, NaN stays NaN, free of branches.
+// Conversions between float32 and the formats that the processor cannot add: float16, bfloat16, float8 e4m3fn and e5m2.
+// They round to nearest even, keep NaN, and contain no branches.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-// Files that include this are compiled for different instruction sets: a function that is always inlined can never be
-// merged by the linker with a copy that this machine cannot run. Those for other processors define it themselves.
+// Always inline these functions. Files that include this are compiled for different instruction sets, and the linker
+// might merge a function with a copy that this machine cannot run. Files for other processors define the macro
+// themselves.
 #ifndef HVD_INLINE
 #define HVD_INLINE inline __attribute__((always_inline))
 #endif
@@ -26,7 +27,7 @@ HVD_INLINE float FloatOf(uint32_t bits) {
   return value;
 }
 
-// A choice in arithmetic: compilers would turn "?:" into branches, and then not vectorise the loop around it.
+// Choose by arithmetic, because compilers would turn "?:" into a branch, and then not vectorise the loop around it.
 HVD_INLINE uint32_t Choose(bool condition, uint32_t yes, uint32_t no) {
   return no ^ ((yes ^ no) & (0u - static_cast<uint32_t>(condition)));
 }

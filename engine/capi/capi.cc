@@ -208,7 +208,7 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
       Fill(Status::Invalid("there is no rank " + std::to_string(peer)), status);
       return 0;
     }
-    static std::atomic<uint64_t> count{0};  // makes the names differ
+    static std::atomic<uint64_t> count{0};  // makes names differ
     auto operation = std::make_unique<hvd::Operation>();
     operation->request.kind = kind;
     operation->request.dtype = hvd::DType::kUInt8;

@@ -23,7 +23,7 @@ const hvd_op& OpAt(const hvd_op* ops, int32_t i) {
 
 Status CheckOp(const hvd_op& op) {
   if (op.dtype < 0 || op.dtype >= kDTypeCount) return Status::Invalid("unknown dtype " + std::to_string(op.dtype));
-  if (op.kind < 0 || op.kind > static_cast<int>(kLastAgreed)) return Status::Invalid("unknown kind");
+  if (op.kind < 0 || op.kind > static_cast<int>(kLastAgreed)) return Status::Invalid("unknown kind of operation");
   if (op.reduce_op < 0 || op.reduce_op > static_cast<int>(ReduceOp::kProduct)) {
     return Status::Invalid("unknown reduce operation " + std::to_string(op.reduce_op));
   }
@@ -36,7 +36,7 @@ Status CheckOp(const hvd_op& op) {
     if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
     empty |= op.shape[i] == 0;
   }
-  if (!op.input && !empty) {  // for example fake tensors of torch
+  if (!op.input && !empty) {  // happens, for example, with fake tensors of torch
     return Status::Invalid("tensor '" + std::string(op.name) +
                            "' has no memory of its own; pass one that holds numbers");
   }
@@ -50,7 +50,7 @@ void ConvertOp(const hvd_op& op, const World& world, int32_t process_set, const 
   request.dtype = static_cast<DType>(op.dtype);
   if (request.kind == OpKind::kAllreduce && request.dtype == DType::kFloat32 && WireOf(op) && DeviceOf(op) < 0 &&
       world.compresses()) {
-    request.dtype = static_cast<DType>(WireOf(op));  // other ranks see a tensor of that type
+    request.dtype = static_cast<DType>(WireOf(op));  // the other ranks see the type on the wire as the tensor's type
     operation->wide = true;
   }
   request.op = static_cast<ReduceOp>(op.reduce_op);

@@ -32,7 +32,7 @@ struct LanesOf {
     F parts[kParts];
   };
 
-  // Load `size` values. kWhole means that these are all sixteen; otherwise the remaining lanes are 0.
+  // Load `size` values. kWhole means that `size` is sixteen; otherwise the remaining lanes are 0.
   template <bool kWhole>
   static HVD_INLINE Floats Load(const float* from, size_t size) {
     float padded[kLanes];

@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Add sixteen partial sums as a binary tree; sum i is that of lane i.
+// Add sixteen partial sums as a binary tree. Partial sum i is in lane i.
 template <class Number>
 HVD_INLINE Number FoldSixteen(Number* sums) {
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
@@ -16,7 +16,8 @@ HVD_INLINE Number FoldSixteen(Number* sums) {
   return sums[0];
 }
 
-// Return the mean if float32 cannot hold the sum, adding in the order of EncodeSigns. Not inlined, because it is rare.
+// Return the mean where float32 cannot hold the sum, adding in the order of EncodeSigns. Do not inline this, because it
+// is rare.
 template <class Isa>
 __attribute__((noinline)) float LargeMean(const float* values, const float* residual, size_t count) {
   double sums[kLanes] = {};

@@ -151,7 +151,7 @@ class PairCollector {
     }
   }
 
-  uint8_t* const wire_;  // `limit` indices, then `limit` values; Finish closes the gap
+  uint8_t* const wire_;  // room for `limit` indices, then for `limit` values; Finish closes the gap between them
   const size_t limit_;
   float* const left_;
   uint32_t threshold_;

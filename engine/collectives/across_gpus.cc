@@ -28,8 +28,8 @@ AcrossGpus::~AcrossGpus() {
   }
 }
 
-// Launch what can be launched. A chunk takes two slot indices: at the first, all members of the GPU publish their
-// contributions; at the second, the leader publishes the result.
+// Launch everything that can be launched. A chunk takes two slot indices: at the first, all members of the GPU publish
+// their contributions; at the second, the leader publishes the result.
 Machine::Step AcrossGpus::Advance() {
   const Device::Scope scope(device());
   for (const auto& mark : ready_) device().WaitFor(mark->event(), stream_);
@@ -107,14 +107,15 @@ bool AcrossGpus::TakeResult() {
 ReduceAcrossGpus::ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                                    const Reduction& reduction)
     : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
-                 // Divide by the ratio, because a slot must hold the sums, which may be wider than the elements.
+                 // Divide by the ratio of sizes, because a slot must hold the sums, which may be wider than the
+                 // elements.
                  meeting.mates()->link()->slot_bytes() / reduction.SumRatio() / kUnit * kUnit),
       reduction_(reduction) {}
 
 void ReduceAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
   parts_.Gather(device(), begin, end, slot, stream_);
   if (reduction_.prescale == 1.0) return;
-  DeviceParts own;  // the slot itself, scaled in place
+  DeviceParts own;  // scale the slot itself, in place
   own.Add(slot, slot, end - begin);
   own.Reduce(device(), {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
              stream_);

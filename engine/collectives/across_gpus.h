@@ -55,7 +55,7 @@ class AcrossGpus : public Machine {
   size_t end() const { return std::min(size_, begin_ + chunk_); }
 
   DeviceSlots& slots_;
-  NcclLaunches launches_;  // used on the leader only
+  NcclLaunches launches_;  // used by the leader only
   DeviceMarks ready_;
   size_t size_, chunk_;
   size_t begin_ = 0;  // beginning of the current chunk
@@ -90,7 +90,7 @@ class BroadcastAcrossGpus : public AcrossGpus {
   int root_;
 };
 
-// Allgather: each member's run has a destination of its own in the others' outputs. A chunk of the result has equal
+// Allgather in which each member's run has its own destination in the others' outputs. A chunk of the result has equal
 // room for each member of each GPU, used or not, because NCCL gathers equal parts.
 class AllgatherAcrossGpus : public AcrossGpus {
  public:

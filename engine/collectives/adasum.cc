@@ -120,7 +120,7 @@ void Adasum::CombinePairs() {
     const std::byte* b = Vector(alive_[2 * p + 1]);
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const double* sum = &sums_[(p * tensor_count_ + tensor_of_[i]) * 3];
-      const double ca = sum[1] > 0 ? 1 - sum[0] / (2 * sum[1]) : 1;  // 1 for a zero vector, which has no effect
+      const double ca = sum[1] > 0 ? 1 - sum[0] / (2 * sum[1]) : 1;  // a zero vector has no effect, so use 1
       const double cb = sum[2] > 0 ? 1 - sum[0] / (2 * sum[2]) : 1;
       const Range part = tensors_[i];
       LinearCombination(reduction_.dtype, a + part.begin, a + part.begin, ca, b + part.begin, cb,

@@ -21,7 +21,7 @@ class Adasum : public Machine {
   enum class Phase { kScatter, kCombine, kGather, kDone };
 
   Range SliceOf(int member) const { return ShareOf({0, in_.size()}, exchange_->members(), member); }
-  Range PieceOf(int member, uint64_t round) const;  // range in the batch
+  Range PieceOf(int member, uint64_t round) const;  // range of the batch that a member owns in this round
   std::byte* Vector(int member) { return vectors_.data() + static_cast<size_t>(member) * slice_bytes_; }
 
   bool ScatterSlices();

@@ -30,7 +30,7 @@ void Allgather::Keep(const std::byte* chunk, size_t begin, size_t length) {
 bool Allgather::Show() {
   if (shown_ == rounds_) return false;
   const size_t length = ChunkLength(lane_->me(), shown_);
-  if (length == 0) {  // this member has posted everything, but others have more
+  if (length == 0) {  // this member has posted all its data, but others have more
     lane_->PostNothing(rounds_ - shown_);
     shown_ = rounds_;
     return true;

@@ -21,7 +21,7 @@ class Allgather : public Machine {
   // Allow only the first `bytes` of this member's contribution to be posted, because the rest is still arriving from
   // another stage.
   void set_ready(size_t bytes) { ready_ = bytes; }
-  // Return how many bytes have arrived from each member that contributes so many.
+  // Return how many bytes have arrived from each member, for members that contribute at least so many.
   size_t collected_bytes() const { return collected_ * chunk_bytes_; }
 
  private:

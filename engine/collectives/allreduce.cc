@@ -13,7 +13,7 @@ void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, si
   const size_t element = SizeOf(reduction.dtype);
   std::vector<const void*> pointers(sources.size());
   const bool one_pass = sources.size() == 2 && reduction.op == ReduceOp::kSum && reduction.prescale == 1.0;
-  // `in` and `out` have equal layouts: a stretch of one is a stretch of the other.
+  // `in` and `out` have equal layouts, so a stretch of one is a stretch of the other.
   in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset, bool wide) {
     for (size_t j = 0; j < sources.size(); ++j) pointers[j] = sources[j] + offset;
     pointers[me] = own;
@@ -60,7 +60,7 @@ Machine::Step SmallAllreduce::Advance() {
   return Step::kDone;
 }
 
-// Reduce in the order of the hierarchical algorithm: inside each host first.
+// Reduce in the order of the hierarchical algorithm: first inside each host, then over hosts.
 void SmallAllreduce::ReduceByHosts() {
   const size_t bytes = in_.size();
   sources_[lane_->me()] = own_;

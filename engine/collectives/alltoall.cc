@@ -73,8 +73,8 @@ void Alltoall::CopyOwn() {
   if (own && out_) std::memcpy(out_ + receive_begin_[me], in_ + send_begin_[me], own);
 }
 
-// Prepare the offsets to post, including those of each member's rows, because the others do not know where their rows
-// belong in this member's output.
+// Prepare the offsets to post, including the offset of each member's rows, because the others do not know where their
+// rows belong in this member's output.
 void Alltoall::MakePlaces() {
   const Places::Span output = {out_, receive_begin_.back() + static_cast<size_t>(received_.back()) * row_bytes_};
   const Places::Span input = {in_, send_begin_.back() + static_cast<size_t>(splits_.back()) * row_bytes_};
@@ -137,7 +137,8 @@ bool Alltoall::Collect() {
 Machine::Step Alltoall::Advance() {
   bool moved = false;
   if (!told_ && !(moved = TellSplits())) return Step::kStuck;
-  if (!may_push_) moved |= Show();  // possible now, because what this member sends does not depend on what it receives
+  // offsets can be posted now, because what this member sends does not depend on what it receives
+  if (!may_push_) moved |= Show();
   if (!heard_) {
     if (!HearSplits()) return moved ? Step::kMoved : Step::kStuck;
     moved = true;

@@ -12,7 +12,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kFlatBlock = size_t{512} << 10;  // block size of an allreduce, of which several are in flight
+constexpr size_t kFlatBlock = size_t{512} << 10;  // size of an allreduce's blocks, of which several are in flight
 
 constexpr size_t kMostUnderWay = size_t{16} << 20;
 
@@ -21,7 +21,8 @@ bool IsRounded(DType dtype) {
          dtype == DType::kFloat8E5M2;
 }
 
-// Return true if partial sums travel as float32. Minimum and maximum are exact in any type and do not.
+// Return true if partial sums are exchanged as float32. Minimum and maximum are not, because they are exact in any
+// type.
 bool TravelsWide(const Reduction& reduction) {
   return IsRounded(reduction.dtype) && (reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kProduct);
 }

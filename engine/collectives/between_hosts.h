@@ -48,7 +48,7 @@ class BetweenHosts {
     Reduction reduction;
     uint64_t blocks = 0;  // number of blocks that will be added
     size_t bytes = 0;     // total size of the blocks, approximately
-    bool stays = false;   // true if data in `out` stays until everything has been sent
+    bool stays = false;   // true if results in `out` stay unchanged until everything has been sent
   };
 
   virtual ~BetweenHosts() = default;

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kChunksWanted = 8;
 constexpr size_t kLeastChunk = size_t{64} << 10;
 constexpr size_t kChunkUnit = 4096;
-constexpr uint64_t kChunksInTurn = 4;  // chunks per call, so that other state machines are not delayed
+constexpr uint64_t kChunksInTurn = 4;  // chunks in one call, so that other state machines are not delayed
 
 // Return a chunk size with which the root fills one chunk while the others copy the previous one. Even a message that
 // would fit into one slot is split.
@@ -61,7 +61,7 @@ bool Broadcast::CopyNext() {
 }
 
 Machine::Step Broadcast::Advance() {
-  // Not done in the constructor, because the lane may still belong to the previous state machine.
+  // Do this here and not in the constructor, because the lane may then still belong to the previous state machine.
   if (!begun_ && !is_root_) lane_->PostNothing(chunks_);
   begun_ = true;
   const uint64_t before = done_, turn = std::min(chunks_, done_ + kChunksInTurn);

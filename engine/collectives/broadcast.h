@@ -12,7 +12,7 @@ void PostRange(const Flat& from, size_t begin, size_t length, Lane* lane);
 
 class Broadcast : public Machine {
  public:
-  // `brisk` must be equal on all members. If set, all members respond at once, so that more and smaller chunks are
+  // If `brisk`, which must be equal on all members, all members respond at once, so that more and smaller chunks are
   // faster.
   Broadcast(Lane* lane, int root, Flat in, Flat out, bool brisk);
   Step Advance() override;

@@ -11,7 +11,7 @@ CudaAddress DeviceSlots::BeginFill(CudaStream stream) {
   const int slot = SlotAt(index);
   if (index >= first_ + slots()) {
     for (int j = 0; j < lane_.members(); ++j) {
-      // Work that this member put on this stream earlier precedes anyway.
+      // Work that this member put on this stream earlier runs first anyway.
       if (j == lane_.me() && stream_of_[static_cast<size_t>(slot)] == stream) continue;
       link_.AwaitFlag(j, DeviceLink::kRead, slot, ValueAt(index - slots()), stream);
     }

@@ -15,7 +15,7 @@ namespace hvd {
 
 class DeviceSlots {
  public:
-  // Ignore indices of the lane that precede the next one.
+  // The first index is the next one of the lane; earlier indices are ignored.
   DeviceSlots(DeviceLink* link, Lane* lane)
       : link_(*link), lane_(*lane), first_(lane->posted()), stream_of_(static_cast<size_t>(lane->slots())) {}
 
@@ -28,11 +28,11 @@ class DeviceSlots {
   void EndFill(CudaStream stream);
   // Return true if all members have launched the work that fills their slots.
   bool MayRead() const { return lane_.released() < lane_.posted() && lane_.AllPosted(); }
-  // Return the address of a member's slot; the work that is put on the stream next may read it.
+  // Return the address of a member's slot. The work that is put on the stream next may read it.
   CudaAddress BeginRead(int member, CudaStream stream);
   void EndRead(CudaStream stream);
-  // Where one member reads for all: HasRead returns true if `member` has launched that work, up to its EndRead.
-  // AwaitRead makes the work that is put on the stream next follow that work.
+  // For slots that one member reads on behalf of all. HasRead returns true if `member` has launched that work, up to
+  // its EndRead. AwaitRead makes the work that is put on the stream next follow that work.
   bool HasRead(int member) const { return lane_.HasReleased(member); }
   void AwaitRead(int member, CudaStream stream) const;
 

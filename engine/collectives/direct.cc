@@ -8,10 +8,11 @@
 namespace hvd {
 namespace {
 
-// Bytes of one call: so few that copies to the third and later members come from the cache, and that other state
-// machines are not delayed.
+// Bytes in one call. They are so few that copies to the third and later members come from the cache, and that other
+// state machines are not delayed.
 constexpr size_t kBlock = size_t{128} << 10;
-// Bytes of each member if sources must be scaled first, so that the scaled copies stay in the first-level cache.
+// Bytes of each member in one step if sources must be scaled first, so that the scaled copies stay in the first-level
+// cache.
 constexpr size_t kScratch = size_t{2} << 10;
 
 }  // namespace

@@ -31,7 +31,7 @@ class DirectAllreduce : public Machine {
   Range share_;
   Stage stage_ = Stage::kArriving;
   std::vector<std::byte*> places_;    // addresses of the current stretch, by member
-  std::vector<const void*> sources_;  // these addresses, or those of scaled copies
+  std::vector<const void*> sources_;  // these addresses, or those of scaled copies of the data
   std::vector<std::byte> scratch_;
 };
 

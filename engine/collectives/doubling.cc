@@ -12,8 +12,8 @@ constexpr size_t kWholeBytes = size_t{16} << 10;  // up to this size, fewer mess
 // Split a range into halves at a cache-line boundary.
 std::pair<Range, Range> Halves(Range range) { return {ShareOf(range, 2, 0), ShareOf(range, 2, 1)}; }
 
-// Numbering for an algorithm that needs a power of two: each surplus member is paired with a neighbour, and the pair
-// has one number.
+// Numbering of members for an algorithm that needs a power of two. Each surplus member is paired with a neighbour, and
+// the pair has one number.
 struct Numbering {
   explicit Numbering(int members) {
     while (2 * count <= members) count *= 2;
@@ -43,7 +43,7 @@ std::vector<DoublingBetweenHosts::Move> DoublingBetweenHosts::Plan(int members, 
     if (receives) move = {-1, me - 1, {0, 0}, all, Then::kAdd, true};
     moves.push_back(move);
   }
-  std::vector<std::pair<int, Range>> way;  // partner of each step, and this member's range before it
+  std::vector<std::pair<int, Range>> way;  // partner in each step, and this member's range before the step
   Range range = all;
   for (int distance = 1; distance < numbering.count; distance *= 2) {
     const bool upper = number & distance;
@@ -99,7 +99,7 @@ DoublingBetweenHosts::Block* DoublingBetweenHosts::At(Cursor* cursor) {
     if (cursor->block == end) {
       cursor->block = begin;
       ++cursor->step;
-      // All blocks of the group exist here, because they are added before a second step is taken.
+      // All blocks of the group have been added by now, because no second step is taken before that.
       const bool any = std::any_of(blocks_.begin() + static_cast<std::ptrdiff_t>(begin),
                                    blocks_.begin() + static_cast<std::ptrdiff_t>(end),
                                    [&](const Block& block) { return cursor->step < block.moves.size(); });
@@ -131,7 +131,7 @@ bool DoublingBetweenHosts::Post() {
     const std::byte* from =
         summed ? ResultOf(work) + move.sent.begin : work.partial.data() + sums_.Size(move.sent.begin);
     const size_t bytes = summed ? move.sent.length : sums_.Size(move.sent.length);
-    if (block->whole && !summed) {  // copied, because received data may be added to it before it is sent
+    if (block->whole && !summed) {  // copy the data, because received data may be added to it before it is sent
       std::memcpy(lane.Slot(), from, bytes);
       from = lane.Slot();
     }

@@ -12,7 +12,8 @@ namespace hvd {
 
 class Flat {
  public:
-  // Append a tensor that takes `bytes` of the run. If `wide`, the tensor is float32 and twice as large.
+  // Append a tensor that takes `bytes` of the run. If `wide`, the tensor is float32, so it has twice as many bytes
+  // itself.
   void Add(void* data, size_t bytes, bool wide = false) {
     if (bytes == 0) return;
     extents_.push_back({static_cast<std::byte*>(data), size_, bytes, wide});
@@ -50,7 +51,7 @@ class Flat {
   }
 
  private:
-  struct Extent {  // segment of the run
+  struct Extent {  // part of the run that lies in one tensor
     std::byte* data;
     size_t begin;
     size_t size;

@@ -35,11 +35,11 @@ struct ForeignJob {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
-  int root = -1;       // index of a member
+  int root = -1;       // for a broadcast, the index of the root in the set
   uint32_t group = 0;  // the epoch of the process set
   std::vector<int32_t> members;
   std::vector<int64_t> sent, received;  // numbers of elements to and from each member
-  size_t in_bytes = 0, out_bytes = 0;   // if in_bytes is 0, `out` holds the input too
+  size_t in_bytes = 0, out_bytes = 0;   // buffer sizes; if in_bytes is 0, `out` holds the input too
   Staging in, out;
   // `load` copies the callers' tensors to `in` or `out`, and `unload` copies `out` to them.
   std::function<void(ForeignJob&)> load, unload;
@@ -64,7 +64,7 @@ class ForeignJobs {
 
   void Put(std::shared_ptr<ForeignJob> job);
   enum class Outcome { kJob, kNothingYet, kClosed };
-  // Wait up to `timeout` for the next job and load its input. Its buffers stay valid until Finish.
+  // Wait up to `timeout` for the next job and load its input. The job's buffers stay valid until Finish.
   Outcome Next(std::chrono::microseconds timeout, std::shared_ptr<ForeignJob>* job);
   // Complete a job; an empty `error` means success.
   void Finish(int64_t id, const std::string& error);
@@ -105,7 +105,7 @@ class ForeignMachine : public Machine {
 // Return the type in which the other library reduces. Half types are widened, so that they are summed in float32 and
 // rounded once; averages of integers under 64 bits are widened, so that they are divided once.
 DType ForeignDType(const Reduction& reduction);
-// Convert the callers' tensors to that type, or back, and apply the factors and the divisor of `reduction`.
+// Convert the callers' tensors to ForeignDType, or back, and apply the factors and the divisor of `reduction`.
 void LoadForReduction(const Flat& from, const Reduction& reduction, std::byte* to);
 void UnloadReduced(std::byte* from, const Flat& to, const Reduction& reduction);
 

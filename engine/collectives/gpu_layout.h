@@ -30,7 +30,7 @@ class GpuLayout {
     }
     return GpuLayout(std::move(gpu_of));
   }
-  // Return a layout in which each member has a GPU of its own.
+  // Return the layout for members of which each has its own GPU.
   static GpuLayout Apart(size_t members) {
     std::vector<int> gpu_of(members);
     for (size_t j = 0; j < members; ++j) gpu_of[j] = static_cast<int>(j);

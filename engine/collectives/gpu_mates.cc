@@ -37,7 +37,7 @@ void GpuMates::LeaveLater(std::chrono::steady_clock::time_point until) {
   std::shared_ptr<DeviceLink> link = meeting_ ? meeting_->link() : nullptr;
   meeting_.reset();
   if (!link) return;
-  // Capture the lane first, so that it is destroyed last, because the link's flags lie in it.
+  // Capture the lane first, so that it is destroyed last, because it contains the link's flags.
   devices_->worker().Put([lane = std::move(lane_), link = std::move(link), until]() mutable {
     link->device().AwaitIdle(until);
     link.reset();

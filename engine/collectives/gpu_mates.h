@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of a set that share this member's GPU, and the link to them through GPU memory. It may be this member only.
+// Members of a set that share this member's GPU, and the link between them through GPU memory. This member may be the
+// only one.
 #pragma once
 
 #include <chrono>
@@ -18,7 +19,7 @@ class GpuMates {
   // Make progress. After kDone, either the link exists or `why_not` is the reason; the result is equal on all members.
   Machine::Step Advance();
   const std::string& why_not() const { return why_not_; }
-  // Valid if the link exists.
+  // Return the link; valid if it exists.
   const std::shared_ptr<DeviceLink>& link() const { return meeting_->link(); }
   DeviceSlots* slots() const { return meeting_->slots(); }
 

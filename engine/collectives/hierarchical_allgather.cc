@@ -29,8 +29,8 @@ HierarchicalAllgather::Streams HierarchicalAllgather::StreamsOf(const HostGrid& 
 
 void HierarchicalAllgather::MakeAcross(const HostGrid& grid, const Flat& in, const std::vector<Flat>& outs) {
   Streams streams = StreamsOf(grid, grid.position, outs);
-  const Flat carried = std::exchange(streams[grid.host], Flat());  // in place already
-  Flat sent = in;  // may be sent without waiting for the stage inside the host
+  const Flat carried = std::exchange(streams[grid.host], Flat());  // this host's data, which is in place already
+  Flat sent = in;  // data that may be sent without waiting for the stage inside the host
   sent.Append(carried, in.size(), carried.size() - in.size());
   for (int host = 0; host < grid.hosts(); ++host) {
     if (host != grid.host) foreign_bytes_.push_back(streams[host].size());

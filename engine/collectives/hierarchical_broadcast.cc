@@ -30,7 +30,7 @@ HierarchicalBroadcast::HierarchicalBroadcast(const HostGrid& grid, int root, Fla
   }
   at_root_ = grid.host == root_host_;
   is_root_ = at_root_ && grid.position == root_;
-  first_carrier_ = static_cast<uint64_t>(grid.ColumnOf(root_));  // the root itself if it is a forwarding rank
+  first_carrier_ = static_cast<uint64_t>(grid.ColumnOf(root_));  // this is the root itself if it is a forwarding rank
   chunk_bytes_ = OverlappingChunk(out_.size(), RoomAcross(grid.inside->there->slot_bytes()));
   chunks_ = (out_.size() + chunk_bytes_ - 1) / chunk_bytes_;
   carried_ = grid.IsCarrier() ? NextOfOurs(0) : chunks_;
@@ -46,8 +46,8 @@ uint64_t HierarchicalBroadcast::NextOfOurs(uint64_t chunk) const {
   return chunk;
 }
 
-// Post empty chunks between hosts, because only the root's host sends there. Not done in the constructor, because the
-// lanes may still belong to the previous state machine.
+// Post empty chunks between hosts, because only the root's host sends there. Do this here and not in the constructor,
+// because the lanes may then still belong to the previous state machine.
 void HierarchicalBroadcast::Begin() {
   begun_ = true;
   if (!grid_.IsCarrier() || at_root_) return;

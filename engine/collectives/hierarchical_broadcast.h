@@ -10,7 +10,7 @@ namespace hvd {
 
 class HierarchicalBroadcast : public Machine {
  public:
-  // `root` is an index in the group.
+  // `root` is the index of the root in the group.
   HierarchicalBroadcast(const HostGrid& grid, int root, Flat in, Flat out);
   Step Advance() override;
 
@@ -32,7 +32,7 @@ class HierarchicalBroadcast : public Machine {
   uint64_t first_carrier_, columns_;
   size_t chunk_bytes_;
   uint64_t chunks_;
-  uint64_t shown_ = 0, taken_ = 0;  // chunks posted, and received, inside the host
+  uint64_t shown_ = 0, taken_ = 0;  // number of chunks that this rank has posted, and received, inside the host
   uint64_t carried_ = 0;            // the next chunk that this rank sends to, or receives from, another host
   bool begun_ = false;
 };

@@ -33,7 +33,7 @@ size_t PartBytes(const HostGrid& grid) {
 }  // namespace
 
 bool HierarchicalReducescatter::Fits(const HostGrid& grid) {
-  constexpr size_t kLeastPiece = 2048;  // each member's share of the smallest slot
+  constexpr size_t kLeastPiece = 2048;  // smallest share of a slot for each member, in bytes
   size_t members = 0;
   for (const auto& host_members : grid.members) members += host_members.size();
   const size_t room = members * kLeastPiece / kLine / 2;

@@ -27,7 +27,7 @@ class HierarchicalReducescatter : public Machine {
   size_t Upto(int member, uint64_t round) const { return std::min(sizes_[member], round * part_bytes_); }
   size_t Length(int member, uint64_t round) const { return Upto(member, round + 1) - Upto(member, round); }
   size_t LengthOf(const std::vector<int>& members, uint64_t round) const;
-  Range Piece(int column, uint64_t round) const;  // range in in_
+  Range Piece(int column, uint64_t round) const;  // range in in_ that a column contributes in this round
   const std::vector<int>& Column(int host) const { return columns_[grid_.ColumnOf(grid_.position)][host]; }
   // Return true if some members of this host are not forwarding ranks, so that their results must be posted to them.
   bool HandsOut() const { return grid_.inside->members() > grid_.columns; }

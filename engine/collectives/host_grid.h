@@ -11,14 +11,15 @@
 
 namespace hvd {
 
-// Batch sizes in bytes from which sending fewer bytes between hosts saves more time than the additional hop costs. They
-// affect only the time taken: a choice that would change the order of a sum never depends on the size.
-constexpr size_t kHierarchicalAllgatherBytes = size_t{256} << 10;  // size of the complete result
+// Batch sizes from which fewer bytes between hosts save more time than the additional hop costs. They affect only the
+// time taken: a choice that would change the order of a sum never depends on the size.
+constexpr size_t kHierarchicalAllgatherBytes = size_t{256} << 10;  // in bytes of the complete result
 constexpr size_t kHierarchicalBroadcastBytes = size_t{256} << 10;
-constexpr size_t kJoinedAlltoallBytes = size_t{8} << 10;  // upper limit, for one member's message to one host
+// in bytes of one member's message to one host, an upper limit
+constexpr size_t kJoinedAlltoallBytes = size_t{8} << 10;
 
 struct HostGrid {
-  std::vector<std::vector<int>> members;  // by host, in the order of the group
+  std::vector<std::vector<int>> members;  // members by host, in the order of the group
   int host = 0, position = 0;             // position of this member: members[host][position] is its index in the group
   int columns = 1;                        // forwarding ranks on each host
   Exchange* inside = nullptr;
@@ -47,10 +48,11 @@ struct HostGrid {
 // Return a chunk size between hosts that certainly fits, given the slot size inside a host. Members that are not
 // forwarding ranks have no lane between hosts to query, but the result must be equal on all members.
 inline size_t RoomAcross(size_t inside_bytes) {
-  return std::min(InPackets(inside_bytes), InPackets(2 * inside_bytes));  // slots between hosts may be twice as large
+  // slots between hosts may be twice as large as inside
+  return std::min(InPackets(inside_bytes), InPackets(2 * inside_bytes));
 }
 
-// Return a chunk size, at most `most`, for a message of `bytes`: it gives enough chunks for the hops to overlap.
+// Return a chunk size, at most `most`, that divides a message of `bytes` into enough chunks for the hops to overlap.
 inline size_t OverlappingChunk(size_t bytes, size_t most) {
   constexpr size_t kWanted = 4, kLeast = size_t{128} << 10, kUnit = 4096;
   return std::min(most, std::max(kLeast, (bytes / kWanted + kUnit - 1) / kUnit * kUnit));

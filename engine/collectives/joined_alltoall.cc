@@ -51,7 +51,7 @@ bool JoinedAlltoall::SendAcross() {
   for (int host = 0; host < grid_.hosts(); ++host) {
     if (host == grid_.host) continue;
     std::byte* to = lane.Slot() + static_cast<size_t>(host) * lane.piece_bytes();
-    std::memset(to, 0, lengths[host]);  // so that the padding contains no stale memory
+    std::memset(to, 0, lengths[host]);  // the padding must not contain stale memory
     for (int member : grid_.members[host]) {
       Write(member, to);
       to += message_bytes_;

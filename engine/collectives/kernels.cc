@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selection of the kernels that suit this machine, and code that all flavours share.
+// Selects the kernels that suit this machine, and holds the code that all flavours share.
 #include "collectives/kernels.h"
 
 #include <atomic>
@@ -25,7 +25,7 @@ bool HasHalfArithmetic() {
   constexpr unsigned long kAsimdHalf = 1ul << 10;  // HWCAP_ASIMDHP
   return (getauxval(AT_HWCAP) & kAsimdHalf) != 0;
 #else
-  return true;  // every 64-bit ARM machine with macOS supports it
+  return true;  // all 64-bit ARM machines with macOS support it
 #endif
 }
 #endif

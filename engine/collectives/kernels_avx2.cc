@@ -14,7 +14,7 @@ struct Avx2 {
   struct Float16s {
     __m128i low, high;
   };
-  struct BFloat16s {  // each value in the low half of 32 bits, because only memory needs them packed
+  struct BFloat16s {  // each value in the low half of 32 bits, because values are packed only in memory
     __m256i low, high;
   };
 

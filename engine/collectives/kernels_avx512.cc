@@ -18,7 +18,7 @@ struct Avx512 {
   struct Float16s {
     __m256i low, high;
   };
-  struct BFloat16s {  // each value in the low half of 32 bits, because only memory needs them packed
+  struct BFloat16s {  // each value in the low half of 32 bits, because values are packed only in memory
     __m512i low, high;
   };
 

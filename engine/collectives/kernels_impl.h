@@ -43,8 +43,8 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
   });
 }
 
-// Use loops for a fixed number of sources: up to four for gradients, two for other types, because each loop adds some
-// kilobytes of code.
+// Use loops for a fixed number of sources where there are few: up to four for the types of gradients, two for other
+// types. There are no more such loops, because each adds some kilobytes of code.
 template <class E, class Op>
 HVD_INLINE void ReduceBySources(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
                                 double postscale) {

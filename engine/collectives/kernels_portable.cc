@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-// Nothing is inlined, to keep the code small, because the flavours for particular machines are the fast ones.
+// Do not inline anything, to keep the code small, because common machines use the faster flavours.
 struct Portable {
   static constexpr int kBytes = 16;
   using F32 = Vec<float, kBytes>;

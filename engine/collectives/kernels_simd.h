@@ -18,13 +18,13 @@ namespace hvd {
 // (Widen...); two of float to such halves (Narrow...); such halves to memory (Write); and one of float to two of double
 // (Widen).
 
-// Element type with which the arithmetic works directly.
+// Element type in which the arithmetic is done directly, without conversion.
 template <class Isa, class T>
 struct PlainElement {
   using Storage = T;
   using Lane = T;
   using V = Vec<T, Isa::kBytes>;
-  static constexpr int kParts = 1;         // vectors of lanes that one vector of elements becomes
+  static constexpr int kParts = 1;         // vectors of lanes into which one vector of elements is converted
   static constexpr bool kScalable = true;  // true if factors other than 1 are supported
   static HVD_INLINE void Load(const T* from, V* parts) { std::memcpy(parts, from, sizeof(V)); }
   static HVD_INLINE void Store(T* to, const V* parts) { std::memcpy(to, parts, sizeof(V)); }
@@ -89,7 +89,7 @@ struct BFloat16Element {
   static HVD_INLINE V TraceOfNan(V trace, V a, V b) { return Isa::TraceOfNan(trace, a, b); }
 };
 
-// Not inlined, because code size matters more here than speed.
+// Do not inline this, because code size matters more here than speed.
 template <class Isa, class Format>
 struct Float8Element {
   using Storage = uint8_t;

@@ -22,7 +22,8 @@ struct WideSum {
   const float* Own() const { return static_cast<const float*>(srcs[own]); }
 };
 
-// Sum the elements [begin, begin + count), at most kWideBlock, with the other kernels in use: narrow, reduce, widen.
+// SumWideInSteps sums the elements [begin, begin + count), at most kWideBlock, with the other kernels in use: narrow,
+// reduce, widen.
 constexpr size_t kWideBlock = 1024;
 void SumWideInSteps(const WideSum& sum, size_t begin, size_t count);
 

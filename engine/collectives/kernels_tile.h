@@ -78,7 +78,7 @@ HVD_INLINE T TruncateAndClamp(double value) {
 template <class E>
 using FactorOf = std::conditional_t<std::is_integral_v<typename E::Lane>, double, typename E::Lane>;
 
-// Not inlined, because it is large and does not depend on the operation.
+// Do not inline this, because it is large and does not depend on the operation.
 template <class E>
 __attribute__((noinline)) void ScaleIntegers(typename E::V* parts, double factor) {
   using Lane = typename E::Lane;
@@ -98,7 +98,7 @@ HVD_INLINE TileType Scaled(TileType tile, FactorOf<E> factor) {
   return tile;
 }
 
-// Elements of one iteration, or a remainder of which only `size` elements exist.
+// Elements of one iteration. In the last one, only `size` elements may exist.
 template <class E, bool kWhole>
 struct Tile {
   using Storage = typename E::Storage;

@@ -40,7 +40,7 @@ HVD_INLINE void PrefetchLanes(const float* lanes) {
   for (size_t i = 0; i < TileType::kSize; i += kLine) __builtin_prefetch(lanes + i);
 }
 
-// Not inlined, because it is rarely called.
+// Do not inline this, because it is rarely called.
 template <class E>
 __attribute__((noinline)) void NarrowOneByOne(uint16_t* dst, const float* src, size_t count) {
   for (size_t i = 0; i < count; i++) dst[i] = E::FromFloat(src[i]);
@@ -118,7 +118,7 @@ HVD_INLINE bool FindsNan(const float* from, size_t count) {
   return trace.Found();
 }
 
-// Look for NaN in each block before it is overwritten.
+// Look for NaN in each block before the block is overwritten.
 template <class E, class Result>
 void SumWideLoop(const WideSum& sum, size_t count) {
   if constexpr (E::kStoresAnyNan) return SumWideVectors<E, Result>(sum, 0, count);

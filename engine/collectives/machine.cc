@@ -30,7 +30,7 @@ Range ShareOf(Range whole, int count, int index) {
 }
 
 DType Reduction::SumDType() const {
-  constexpr int64_t kMaxMembersInInt32 = 32768;  // 32768 * 65535 is less than 2^31
+  constexpr int64_t kMaxMembersInInt32 = 32768;  // 32768 members times 65535 is less than 2^31
   if (divisor == 1) return dtype;
   switch (dtype) {
     case DType::kUInt8:

@@ -72,7 +72,7 @@ class Collector {
 // Fetch the pieces of all other members at the current index; return false while one is missing.
 bool FetchAll(Lane& lane, Lane::Layout layout, size_t length, std::vector<const std::byte*>* pieces);
 
-constexpr size_t kLine = 64;  // bytes in a cache line
+constexpr size_t kLine = 64;  // size of a cache line in bytes
 
 // Range of bytes.
 struct Range {

@@ -26,7 +26,7 @@ std::string TextOf(const std::array<char, kSize>& from) {
 
 bool WantsNcclAlone(const NcclPassport& passport) { return passport.wish == kGpuNccl; }
 
-// Return the name of each member's GPU. NCCL distinguishes GPUs by these names.
+// Return the names of the members' GPUs, by which NCCL distinguishes GPUs.
 std::vector<std::string> GpusOf(const std::vector<NcclPassport>& all) {
   const bool forced = std::any_of(all.begin(), all.end(), WantsNcclAlone);
   std::vector<std::string> names;
@@ -85,7 +85,8 @@ std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::
 
 std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
   if (const std::string wish = AgainstTheirWishes(all, ranks); !wish.empty()) return wish;
-  if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";  // NCCL itself decides whether it can serve
+  // with such a setting, NCCL itself decides whether it can serve
+  if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";
   const auto on_first = [&](const NcclPassport& one) {
     return std::equal(std::begin(one.uuid.bytes), std::end(one.uuid.bytes), all[0].uuid.bytes);
   };
@@ -295,7 +296,7 @@ bool NcclMeeting::Hears() {
     decided_ = true;
     if (!verdict_.go_on && communicator_) communicator_->LetGo();
   }
-  if (!told_) return false;  // this member's own attempt, which may wait in vain, must end first
+  if (!told_) return false;  // this member's own attempt may wait in vain, so it must end first
   Conclude();
   return true;
 }
@@ -351,8 +352,8 @@ std::string NcclMeeting::Trouble() {
   return "";
 }
 
-// Close on the launcher thread. Other members may still need data that this member sent last; NCCL waits for that, at
-// most until `until`.
+// Close the communicator on the launcher thread. Other members may still need data that this member sent last; NCCL
+// waits for that, at most until `until`.
 void NcclMeeting::LeaveLater(std::chrono::steady_clock::time_point until) {
   if (mates_) mates_->LeaveLater(until);
   if (!communicator_) return;
@@ -369,7 +370,7 @@ void NcclMeeting::Leave(bool whole, std::chrono::steady_clock::time_point until)
   try {
     const Device::Scope scope(*device_);
     whole ? communicator_->Close(until) : communicator_->Abort();
-  } catch (const DeviceError&) {  // the CUDA driver was shut down earlier
+  } catch (const DeviceError&) {  // thrown if the CUDA driver was shut down earlier
   }
   communicator_.reset();
 }

@@ -41,8 +41,8 @@ struct NcclPassport {
   uint32_t deterministic;
   uint64_t staged_bytes, slot_bytes;
   int32_t version;  // version of its NCCL; 0 if it has none that it can use
-  // NCCL_HOSTID, if the user has set it: NCCL then treats ranks with different ids as ranks with different GPUs, even
-  // if they share one. Empty if it is not set. Reported only by members whose settings require NCCL.
+  // Value of NCCL_HOSTID if the user has set it, else empty. NCCL then treats ranks with different ids as ranks with
+  // different GPUs, even if they share one. Reported only by members whose settings require NCCL.
   std::array<char, 64> host_id;
   std::array<char, 256> why_not;
 };
@@ -74,7 +74,7 @@ std::string AgainstTheirConnections(const std::vector<NcclPassport>& all, const 
 class NcclMeeting {
  public:
   struct Options {
-    NcclPassport told{};  // this member's report, as far as it consists of settings
+    NcclPassport told{};  // the part of this member's report that consists of settings
     NcclFiles files;
     size_t fused_bytes = 0;  // see GoesThroughBuffer
     std::chrono::milliseconds longest_launch{0};
@@ -92,18 +92,18 @@ class NcclMeeting {
   Machine::Step Advance();
   bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }
-  // Results for all members, valid after kDone.
+  // The next getters return results that hold for all members; valid after kDone.
   const GpuWishes& wishes() const { return verdict_.wishes; }
   bool forced() const { return verdict_.wishes.nccl != 0; }
   bool sharing() const { return verdict_.sharing != 0; }
   size_t fused_bytes() const { return static_cast<size_t>(verdict_.fused_bytes); }
   int version() const { return verdict_.version; }
-  // Valid if `serves` is true.
+  // Return the layout, valid if `serves` is true.
   const GpuLayout& layout() const { return layout_; }
   int me() const { return lane_->me(); }
   // Return the communicator, or null if another member leads on this GPU.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
-  const GpuMates* mates() const { return mates_.get(); }  // null if no members share a GPU
+  const GpuMates* mates() const { return mates_.get(); }  // returns null if no members share a GPU
 
   // Release everything that waits for a member, because a member is lost.
   void LetGo() const;

@@ -57,7 +57,7 @@ void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*
 }
 
 void DeviceParts::Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const {
-  for (const DevicePart& part : parts_) {  // only for a rank that has joined, which is rare
+  for (const DevicePart& part : parts_) {  // happens only on a rank that has joined, which is rare
     const size_t from = std::max(part.begin, begin), to = std::min(part.begin + part.bytes, end);
     if (part.input == 0 && from < to) device.Zero(flat + (from - begin), to - from, stream);
   }
@@ -83,7 +83,7 @@ ReduceTask TaskOf(const Reduction& reduction, size_t sources, size_t targets) {
   task.factor = reduction.postscale;
   task.divisor = reduction.divisor;
   task.op = static_cast<int32_t>(reduction.op);
-  if (reduction.dtype == DType::kBool) {  // sum and maximum are "or", the others "and", as on the host
+  if (reduction.dtype == DType::kBool) {  // for bool, sum and maximum are "or", and the others "and", as on the host
     const bool any = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMax;
     task.op = static_cast<int32_t>(any ? ReduceOp::kMax : ReduceOp::kMin);
     task.factor = 1.0;
@@ -180,7 +180,7 @@ DeviceMeeting::DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_
       lane_(lane),
       link_(std::make_shared<DeviceLink>(device, PagesOf(*lane), lane->me(), lane->slots(), slot_bytes)) {}
 
-// Return true once all members' messages have arrived.
+// Return true once all members' messages of this size have arrived.
 bool DeviceMeeting::Hears(size_t bytes) { return FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &heard_); }
 
 Machine::Step DeviceMeeting::Advance() {
@@ -300,7 +300,7 @@ DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots,
 void DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot) {
   parts_.Gather(link_->device(), begin, end, slot, stream_);
   if (reduction_.prescale == 1.0) return;
-  DeviceParts own;  // the slot itself, scaled in place
+  DeviceParts own;  // scale the slot itself, in place
   own.Add(slot, slot, end - begin);
   own.Reduce(link_->device(), {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
              stream_);

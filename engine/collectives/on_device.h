@@ -33,7 +33,7 @@ class DeviceParts {
   void AddAt(size_t begin, CudaAddress tensor, size_t bytes);
   size_t size() const { return size_; }
   const std::vector<DevicePart>& all() const { return parts_; }
-  // Copy the tensors of [begin, end) to a run at `flat`, or back.
+  // Gather copies the tensors of [begin, end) to a run at `flat`, and Scatter copies them back.
   void Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
   void Scatter(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
   // Copy all tensors to a run in pinned host memory, or back.
@@ -122,7 +122,8 @@ class DeviceMachine : public Machine {
 
   size_t size_;
   DeviceMarks ready_;
-  size_t filled_ = 0, taken_ = 0;  // bytes of the run for which the work is launched
+  // bytes of the run for which the work that fills slots, and that takes results, is launched
+  size_t filled_ = 0, taken_ = 0;
 };
 
 // Allreduce or reducescatter. A member without an output for a part skips that part.
@@ -140,7 +141,7 @@ class DeviceReduce : public DeviceMachine {
 
 // Tensors of an allreduce at equal offsets in one region of each member; such a region serves as a run.
 struct DirectRun {
-  DeviceParts parts;               // parts of this member
+  DeviceParts parts;               // parts of this member's tensors
   std::vector<CudaAddress> bases;  // addresses of the regions, by member
 };
 
@@ -173,7 +174,7 @@ class DeviceBroadcast : public DeviceMachine {
   int root_;
 };
 
-// Allgather or alltoall: each member's run has a destination of its own in the others' outputs.
+// Allgather or alltoall. Each member's run has its own destination in the others' outputs.
 class DeviceExchange : public DeviceMachine {
  public:
   // from[j] is the run of member j; its outputs are the parts that this member wants.

@@ -9,7 +9,8 @@
 namespace hvd {
 namespace {
 
-// Delay before NCCL's error is reported: NCCL may fail because a rank is lost, which the engine reports more precisely.
+// Delay before an error of NCCL is reported. NCCL may fail because a rank is lost, which the engine reports more
+// precisely.
 constexpr std::chrono::seconds kBeforeBlame(2);
 
 const void* PointerTo(CudaAddress address) { return reinterpret_cast<const void*>(address); }
@@ -58,8 +59,8 @@ void ThroughBuffer(Communicator& communicator, const NcclWork& work, CudaStream 
   }
 }
 
-// Fill the buffer with the values that NCCL adds. Elements that must be widened are first copied behind the room for
-// their sums.
+// Fill the buffer with the values that NCCL adds. If elements must be widened, they are first copied into the second
+// part of the buffer, and the sums use the first part.
 void FillBuffer(const Communicator& communicator, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
                 CudaStream stream) {
   const Device& device = communicator.device();
@@ -81,7 +82,7 @@ void EmptyBuffer(const Device& device, const NcclWork& work, size_t begin, size_
   if (work.reduction.IsWidened()) return work.parts.NarrowAverages(device, work.reduction, begin, end, buffer, stream);
   if (!FactorsFor(work.reduction).after) return work.parts.Scatter(device, begin, end, buffer, stream);
   Reduction scaling = work.reduction;
-  scaling.op = ReduceOp::kSum;  // there is one source, so that only the scaling applies
+  scaling.op = ReduceOp::kSum;  // use the sum of one source, so that only the scaling applies
   work.parts.Reduce(device, scaling, begin, end, {buffer}, stream);
 }
 

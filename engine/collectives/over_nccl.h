@@ -18,17 +18,17 @@ namespace hvd {
 
 // Where the factors of a reduction are applied.
 struct NcclFactors {
-  double with_sum = 1.0;  // by NCCL itself, to the values that it sums
-  bool before = false;    // by a kernel before NCCL
-  bool after = false;     // by a kernel after NCCL, with the divisor
+  double with_sum = 1.0;  // factor that NCCL applies to the values that it sums
+  bool before = false;    // true: a kernel applies the factor before NCCL runs
+  bool after = false;     // true: a kernel applies the factor, with the divisor, after NCCL has run
 };
 NcclFactors FactorsFor(const Reduction& reduction);
 
 // Reductions or broadcasts of a batch.
 struct NcclWork {
-  DeviceParts parts;        // equal on all members except for the addresses
+  DeviceParts parts;        // parts that are equal on all members except for their addresses
   std::vector<int> owners;  // reducescatter: the member that gets each part
-  // Reducescatter, if all members get equal parts of each tensor: input, output and bytes of each tensor.
+  // For a reducescatter in which all members get equal parts of each tensor: input, output and bytes of each tensor.
   std::vector<DevicePart> even;
   bool through_buffer = false;
   Reduction reduction;
@@ -42,7 +42,7 @@ struct NcclExchange {
   };
   struct Tensor {
     std::vector<Stretch> sent, received;  // by member
-    bool gathers;                         // true for an allgather
+    bool gathers;                         // true for an allgather, false for an alltoall
   };
   std::vector<Tensor> tensors;
 };

@@ -10,7 +10,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kPushBlock = size_t{32} << 10;  // read from memory once and written to every member from the cache
+// block that is read from memory once and written to every member from the cache
+constexpr size_t kPushBlock = size_t{32} << 10;
 // Bytes copied in one call, limited so that other state machines are not delayed.
 constexpr size_t kPushTurn = size_t{512} << 10;
 

@@ -29,7 +29,7 @@ void RegionMeeting::Begin(std::vector<int64_t> numbers) {
   maps_->cards.resize(numbers_.size());
   maps_->bases.resize(numbers_.size(), 0);
   const auto me = static_cast<size_t>(lane_.me());
-  // The region still exists, because tensors lie in it.
+  // The region cannot have been freed, because tensors lie in it.
   if (const auto own = numbers_[me] < 0 ? nullptr : devices_.regions().Find(numbers_[me])) {
     maps_->cards[me] = {own->handle(), own->bytes()};
     maps_->bases[me] = own->address();

@@ -7,7 +7,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kLeastInRing = size_t{16} << 10;  // below this, a message costs more than its bytes
+constexpr size_t kLeastInRing = size_t{16}
+                                << 10;  // bytes; the overhead of a smaller message exceeds the time for its bytes
 
 size_t RingChunkBytes(const Exchange& exchange, const PartialSums& sums, size_t bytes) {
   const size_t fits = std::min(RingBetweenHosts::kMostChunk, exchange.there->slot_bytes()) / sums.Size(kLine) * kLine;

@@ -30,7 +30,7 @@ class RingBetweenHosts : public BetweenHosts {
   bool AddOwn();
   void FinishSum(const Range& range, const std::byte* before);
   bool TakeResult();
-  // Send a result to `member`: from its place in the output if it stays there, otherwise through the slot.
+  // Send a result to `member`: from its place in the output if it stays there, else through the slot.
   void PassOn(int member, const std::byte* lies, const std::byte* result, size_t length);
 
   Exchange* exchange_;

@@ -17,7 +17,7 @@ namespace hvd {
 
 namespace {
 
-constexpr size_t kTwoLines = 128;         // bytes in two cache lines
+constexpr size_t kTwoLines = 128;         // size of two cache lines in bytes
 constexpr long kLikelyCache = 64L << 20;  // assumed size where the system does not report it
 
 __attribute__((target("avx2"))) void StreamBlocks(std::byte* to, const std::byte* from, size_t bytes) {
@@ -51,7 +51,7 @@ void StreamCopy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to, from, before);
   StreamBlocks(to + before, from + before, end - before);
   std::memcpy(to + end, from + end, bytes - end);
-  _mm_sfence();  // because such stores are not ordered before the stores that announce them
+  _mm_sfence();  // the fence orders these stores before the stores that announce them
 }
 
 #else

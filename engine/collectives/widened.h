@@ -18,8 +18,8 @@ class WidenedAverage : public Machine {
   using Make = std::function<std::unique_ptr<Machine>(std::vector<Flat> ins, Flat out, const Reduction& sum)>;
   enum class Result { kReplacesInput, kApart };
 
-  // `ins` and `out` are what the other state machine would get. kReplacesInput means that there is one input as large
-  // as the output, and that the other state machine may use one buffer for both. Throws std::bad_alloc.
+  // `ins` and `out` are what a state machine without widening would get. kReplacesInput means that there is one input
+  // as large as the output, and that the state machine that sums may use one buffer for both. Throws std::bad_alloc.
   WidenedAverage(const std::vector<Flat>& ins, Flat out, const Reduction& reduction, Result result, const Make& make);
   Step Advance() override;
 
@@ -31,7 +31,7 @@ class WidenedAverage : public Machine {
   Flat in_, out_;
   Reduction reduction_;
   size_t times_;         // how many times larger a sum is than an element
-  size_t result_begin_;  // beginning of the result in the wide buffer, in bytes of narrow elements
+  size_t result_begin_;  // offset of the result in the wide buffer, counted in bytes of narrow elements
   std::unique_ptr<std::byte[]> wide_;
   std::vector<std::byte> block_;  // buffer of narrow elements
   size_t widened_ = 0, narrowed_ = 0;

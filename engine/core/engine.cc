@@ -150,8 +150,8 @@ bool Engine::Drain() {
       const Status why = departures_.ShutDown(membership->state.closed().lost_rank, SpokenCall(operation->request));
       completions_.Finish(std::move(operation), why);
       // Without negotiation, only this check reports the departure of another rank.
-    } else if (operation->prompt && leaving_.first().rank >= 0) {
-      const Status why = departures_.ShutDown(leaving_.first().rank, SpokenCall(operation->request));
+    } else if (operation->prompt && leaving_.first_departure().rank >= 0) {
+      const Status why = departures_.ShutDown(leaving_.first_departure().rank, SpokenCall(operation->request));
       completions_.Finish(std::move(operation), why);
     } else if (operation->prompt) {
       membership->prompt.Add(std::move(operation));

@@ -18,7 +18,7 @@ void Engine::Housekeep() {
   const std::chrono::milliseconds limit(parts_.settings.peer_timeout_ms);
   for (const auto& [id, membership] : sets_.all()) membership->set.LookForAnswers(now, limit);
   messages_->LookForAnswers(now, limit);
-  const Watches::Findings found = watches_.Look(now, leaving_.first());
+  const Watches::Findings found = watches_.Look(now, leaving_.first_departure());
   if (found.has_failed) DecideInAllSets();
   Act(found.verdict);
   Act(departures_.Look(now));

@@ -28,7 +28,7 @@ class Leaving {
       : departures_(*departures), sets_(*sets), services_(*services) {}
 
   // The first other rank that left normally.
-  const First& first() const { return first_; }
+  const First& first_departure() const { return first_; }
   // True if this rank has left with nothing under way and no rank lost.
   bool left_whole() const { return left_whole_; }
 

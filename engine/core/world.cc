@@ -328,7 +328,9 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
   if (!status->ok()) return 0;
   const auto unfit = [this](const auto& operation) { return operation->prompt && !MayBePrompt(*operation); };
   if (std::any_of(operations.begin(), operations.end(), unfit)) {
-    *status = Status::Invalid("only what NCCL serves, with an output, can be launched without agreement");
+    *status = Status::Invalid(
+        "this operation cannot be launched without negotiation (HVD_PROMPT): NCCL must support its kind, op and dtype, "
+        "and it needs the global process set, a tensor on the GPU that prompt_stream reported, and an output");
     return 0;
   }
   // Wait for the devices, because each rank frees memory once all ranks have asked for the removal, and streams of

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMostFactors = 64;  // maximum number of factors that are kept
 constexpr std::chrono::microseconds kShortestLook(5), kLongestLook(1000);
 
-// Store the factor in the type that is summed.
+// Store the factor in the type of the values that are summed.
 void PutFactor(double factor, DType dtype, std::byte* bytes) {
   if (dtype == DType::kFloat64) {
     std::memcpy(bytes, &factor, sizeof factor);
@@ -103,7 +103,7 @@ int Communicator::SumTimes(double factor, DType dtype) {
   // factors of launched operations, so they can be destroyed.
   if (factors_.size() >= kMostFactors && !factors_.count({dtype, factor})) {
     for (const auto& [of, operation] : std::exchange(factors_, {})) {
-      Check(nccl_.drop_factor(operation, comm_), "forget a factor");
+      Check(nccl_.drop_factor(operation, comm_), "free a scale factor");
     }
   }
   const auto [found, is_new] = factors_.try_emplace({dtype, factor}, 0);
@@ -112,7 +112,7 @@ int Communicator::SumTimes(double factor, DType dtype) {
   PutFactor(factor, dtype, bytes);
   const int result = nccl_.make_factor(&found->second, bytes, NcclTypeOf(dtype), kNcclOnHost, comm_);
   if (result != kNcclSuccess) factors_.erase(found);
-  Check(result, "take a factor");
+  Check(result, "create a scale factor");
   return found->second;
 }
 
@@ -149,7 +149,7 @@ void Communicator::Launched(CudaStream stream) {
 void Communicator::Close(Clock::time_point until) {
   if (!comm_) return FreeMemory();
   try {
-    Check(Await(nccl_.finalize(comm_), until), "come to its end");
+    Check(Await(nccl_.finalize(comm_), until), "finish");
     nccl_.destroy(std::exchange(comm_, nullptr));
   } catch (const DeviceError&) {
   }

@@ -22,7 +22,7 @@ namespace hvd {
 class Communicator {
  public:
   Communicator(const Nccl* nccl, Device* device, int members, int me, size_t buffer_bytes);
-  ~Communicator();  // may run on any thread, after the launcher's last use
+  ~Communicator();  // may run on any thread, once the launcher no longer uses this object
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 

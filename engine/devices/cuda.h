@@ -22,11 +22,11 @@ inline CudaAddress AddressOf(const void* pointer) { return reinterpret_cast<Cuda
 struct CudaUuid {
   char bytes[16];
 };
-struct CudaHandle {  // lets another process map the memory
+struct CudaHandle {  // exported handle with which another process maps the memory
   char bytes[64];
 };
 
-struct CudaCopy2d {  // a copy of rows of `width` bytes
+struct CudaCopy2d {  // parameters of a copy of rows of `width` bytes
   size_t from_x, from_y;
   int from_kind;
   const void* from_host;
@@ -47,10 +47,10 @@ enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitializ
 enum : unsigned {
   kCudaEventTimed = 0,         // with timing
   kCudaEventPlain = 2,         // without timing
-  kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
-  kCudaPeerAccess = 1,         // maps memory of another device too
-  kCudaHostPortable = 1,       // pinned for all contexts
-  kCudaHostMapped = 2,         // with an address on the device
+  kCudaStreamNonBlocking = 1,  // the stream does not wait for the legacy stream
+  kCudaPeerAccess = 1,         // maps memory of other devices too
+  kCudaHostPortable = 1,       // the memory is pinned for all contexts
+  kCudaHostMapped = 2,         // the memory also has an address on the device
   kCudaWaitReaches = 0,        // waits until the value is reached or passed, in arithmetic that wraps around
 };
 enum : int { kCudaMultiprocessors = 16, kCudaMpsEnabled = 133 };

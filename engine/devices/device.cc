@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::microseconds kMoment(20);
 constexpr unsigned kThreads = 256;  // threads in a block
 constexpr size_t kAlwaysByEngine = size_t{128} << 10;
-constexpr uint64_t kBytesOfThread = 4 * kUnit;  // minimum work of a thread
+constexpr uint64_t kBytesOfThread = 4 * kUnit;  // minimum number of bytes that a thread processes
 
 constexpr char kPtx[] =
 #include "devices/kernels_ptx.inc"
@@ -29,7 +29,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   int processors = 1;
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
-  int together = 0;  // older drivers do not know this attribute
+  int together = 0;  // stays 0 with older drivers, which do not know this attribute
   runs_together_ = cuda_->device_attribute(&together, kCudaMpsEnabled, device_) == kCudaSuccess && together != 0;
   for (CudaStream* stream : {&kernels_, &copies_, &messages_}) *stream = NewStream();
 }

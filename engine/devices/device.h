@@ -44,7 +44,7 @@ class Device {
   bool runs_together() const { return runs_together_; }
   const Cuda& cuda() const { return *cuda_; }
   CudaStream kernels() const { return kernels_; }
-  CudaStream copies() const { return copies_; }  // copies to and from the host
+  CudaStream copies() const { return copies_; }  // stream for copies to and from the host
   // Return the stream for messages. Work put there is ready, so it waits for nothing, and LetWait does not wait for it.
   CudaStream messages() const { return messages_; }
   // Return true if the stream has no pending work.
@@ -88,7 +88,7 @@ class Device {
 
    private:
     const Cuda& cuda_;
-    int capture_mode_ = kCudaCaptureRelaxed;  // afterwards holds the previous mode
+    int capture_mode_ = kCudaCaptureRelaxed;  // holds the previous mode after the exchange
   };
 
   // Throw unless `result` is success. The text is e.g. "could not `what` GPU 0 (...)".
@@ -105,7 +105,8 @@ class Device {
   }
   void Copy(const CopyTask& task, CudaStream stream) const;
   void Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const;
-  void Average(DType dtype, const AverageTask& task, CudaStream stream) const;  // only for kNarrowIntegers
+  // supports only the types in kNarrowIntegers
+  void Average(DType dtype, const AverageTask& task, CudaStream stream) const;
   void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
   // Copy between a tensor and pinned host memory with the copy engines.
   void CopyDown(void* to, CudaAddress from, size_t bytes, CudaStream stream) const {
@@ -131,7 +132,7 @@ class Device {
   CudaContext context_ = nullptr;
   CudaStream kernels_ = nullptr, copies_ = nullptr, messages_ = nullptr;
   std::mutex loading_;
-  std::atomic<CudaModule> module_{nullptr};  // set last, after the functions below
+  std::atomic<CudaModule> module_{nullptr};  // set last, so that the functions below are valid once it is set
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{}, average_{};  // average_ is set for kNarrowIntegers only
   unsigned most_blocks_ = 1;

@@ -24,8 +24,8 @@ class DeviceTimes {
   void set_on(bool on) { on_.store(on, std::memory_order_relaxed); }
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Measure the work that is put on a stream between Begin and End; call both inside a Scope. Begin returns null if the
-  // work is not measured.
+  // Begin and End measure the work that is put on a stream between them; call both inside a Scope. Begin returns null
+  // if the work is not measured.
   CudaEvent Begin(Device* device, CudaStream stream);
   void End(Device* device, CudaEvent began, CudaStream stream, std::string name);
   // Discard the measurement; call instead of End.

@@ -126,7 +126,7 @@ void BlockPool::Free(Block* block) const {
 }
 
 Devices::~Devices() {
-  worker_.reset();  // first, because its jobs refer to all other members
+  worker_.reset();  // reset first, because its jobs refer to all other members
   launcher_.reset();
 }
 
@@ -201,10 +201,11 @@ std::vector<Device*> Devices::Used() {
 
 bool Devices::AwaitIdle(std::chrono::steady_clock::time_point until) {
   try {
-    for (Device* const device : Used()) {  // without the lock, because other threads may need it to finish the work
+    // wait without the lock, because other threads may need it to finish the work
+    for (Device* const device : Used()) {
       if (!device->AwaitIdle(until)) return false;
     }
-  } catch (const DeviceError&) {  // a failed device never finishes
+  } catch (const DeviceError&) {  // a failed device never finishes, so do not wait for it
   }
   return true;
 }

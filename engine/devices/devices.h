@@ -23,7 +23,8 @@
 
 namespace hvd {
 
-// Device event after all work that was on a stream at one moment; the last owner returns it to its device.
+// Event after all work that was on a device's stream when the event was recorded. The last owner returns it to its
+// device.
 class DeviceMark {
  public:
   DeviceMark(Device* device, CudaEvent event) : device_(device), event_(event) {}
@@ -52,7 +53,7 @@ class BlockPool {
  public:
   enum class Where { kPinned, kOnDevice };
   struct Block {
-    std::byte* data = nullptr;  // for kOnDevice, an address on the device
+    std::byte* data = nullptr;  // for kOnDevice, `data` is an address on the device
     size_t bytes = 0;
     std::shared_ptr<DeviceMark> busy;  // if set, the block may be reused only after this event
     Device* device = nullptr;
@@ -94,11 +95,11 @@ class Devices {
   Device* Use(int ordinal);
   // Return the device with a number that another process reported, or device 0 if this process has no such device.
   Device* UseIfThere(int ordinal);
-  Device* last_used();  // null if none has been used
+  Device* last_used();  // returns null if no device has been used
   DeviceWorker& worker();
-  DeviceWorker& launcher();  // for NCCL calls; see communicator.h
+  DeviceWorker& launcher();  // thread for NCCL calls; see communicator.h
   BlockPool& pinned() { return pinned_; }
-  BlockPool& outputs() { return outputs_; }  // memory of results that the engine allocates
+  BlockPool& outputs() { return outputs_; }  // memory for results that the engine allocates
   DeviceTimes& times() { return times_; }
   DeviceRegions& regions() { return regions_; }
   // Launch NCCL operations in the order of the program's calls, together with the other worlds of the process that do
@@ -107,11 +108,11 @@ class Devices {
     calls_ = std::make_unique<CallOrder>(wake_);
     prompt_calls_ = std::make_unique<CallOrder>(wake_);
   }
-  CallOrder* calls() const { return calls_.get(); }  // null unless LaunchByCalls was called
+  CallOrder* calls() const { return calls_.get(); }  // returns null unless LaunchByCalls was called
   // Return the order of operations that are launched without negotiation, or null unless LaunchByCalls was called.
   CallOrder* prompt_calls() const { return prompt_calls_.get(); }
-  // Set the device on which the world may launch without negotiation, or null; known after setup. Any thread may call
-  // this.
+  // Set the device on which the world may launch without negotiation, or null. The setup negotiation decides it. Any
+  // thread may call this.
   void SettlePrompt(Device* device) {
     prompt_device_.store(device);
     prompt_settled_.store(true);
@@ -121,10 +122,10 @@ class Devices {
   Device* prompt_device() const { return prompt_device_.load(); }
   LaunchWatch& watch() { return watch_; }
   GpuSharing& sharing() { return sharing_; }
-  // Return an event after the current work on a framework's stream: tensors that are submitted next are ready once it
-  // is done. Null if they are ready now.
+  // Return an event after the current work on a framework's stream, or null if no work is pending there. Tensors that
+  // are submitted next are ready once the event is done.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
-  // Let the stream, not the caller, wait for everything launched so far.
+  // Make the stream wait, and not the caller, for everything launched so far.
   void LetWait(int ordinal, uint64_t stream);
   // Copy a result on the stream after everything launched so far, then return the block to its pool.
   void CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, uint64_t stream);

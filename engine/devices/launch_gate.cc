@@ -13,7 +13,7 @@ namespace hvd {
 class LaunchGate {
  public:
   static std::shared_ptr<LaunchGate>& OfProcess() {
-    // Leaked, because tickets may exist until the process ends.
+    // Leak the gate, because tickets may exist until the process ends.
     static auto* const gate = new auto(std::make_shared<LaunchGate>());
     return *gate;
   }
@@ -84,7 +84,7 @@ class LaunchGate {
     last_[device->ordinal()] = {world, who, std::make_unique<DeviceMark>(device, device->Mark(stream))};
   }
 
-  // Never destroyed, because threads that do not exist in the child may hold its locks.
+  // Keep the old gate without destroying it, because threads that do not exist in the child may hold its locks.
   void Replace(std::shared_ptr<LaunchGate> old) {
     old->left_behind_.store(true);
     before_ = std::move(old);
@@ -108,7 +108,7 @@ class LaunchGate {
   uint64_t count_ = 0;
   std::map<uint64_t, const CallOrder*> tickets_;  // oldest first
   std::map<const CallOrder*, std::function<void()>> wakes_;
-  std::mutex launching_;      // guards last_; its holder may have to wait for the CUDA driver
+  std::mutex launching_;      // guards last_; a thread that holds it may have to wait for the CUDA driver
   std::map<int, Last> last_;  // the last launch, by the number of the device
   std::mutex making_;         // guards streams_
   std::map<int, CudaStream> streams_;

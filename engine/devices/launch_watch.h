@@ -29,7 +29,7 @@ class LaunchWatch {
   struct Launch {
     bool IsDone() const;
 
-    std::shared_ptr<DeviceMark> mark;  // null if there is no launch
+    std::shared_ptr<DeviceMark> mark;  // null if nothing is being watched
     Clock::time_point at;
     std::string name;
   };

@@ -16,7 +16,7 @@ namespace hvd {
 
 class DeviceLink {
  public:
-  // Size of the members' pages of flags; each member has an aligned page of its own.
+  // Size of a page of flags. Each member has an aligned page.
   static constexpr size_t kPageBytes = 4096;
   static constexpr int kMostSlots = 64;
   enum Flag { kFilled, kRead };
@@ -37,7 +37,7 @@ class DeviceLink {
   DeviceLink(const DeviceLink&) = delete;
   DeviceLink& operator=(const DeviceLink&) = delete;
 
-  // Both methods are slow. They do not throw; errors are in the peer info and in `why_not`.
+  // Open and Map are slow. They do not throw; errors are in the peer info and in `why_not`.
   void Open();
   void Map(const std::vector<Passport>& all);
 
@@ -54,7 +54,7 @@ class DeviceLink {
     return arenas_[static_cast<size_t>(member)] + static_cast<size_t>(slot) * slot_bytes_;
   }
 
-  // Return true if the flag has reached `value`. Values only grow, and may wrap around.
+  // Return true if the flag has reached `value`. A flag's values only grow, and may wrap around.
   bool IsRaised(int member, Flag flag, int slot, uint32_t value) const;
   // Put a write of the flag, or a wait for it, on the stream. Call inside a Scope.
   void RaiseFlag(Flag flag, int slot, uint32_t value, CudaStream stream) const;
@@ -76,7 +76,7 @@ class DeviceLink {
   std::vector<std::byte*> pages_;
   int members_, me_, slots_;
   size_t slot_bytes_;
-  std::vector<CudaAddress> arenas_, flags_;  // by member, as addresses of this device
+  std::vector<CudaAddress> arenas_, flags_;  // addresses on this device, by member
   Passport passport_{};
   bool runs_together_ = true;
   std::string why_not_;

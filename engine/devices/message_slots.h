@@ -32,8 +32,7 @@ class MessageSlots {
     size_t length;
   };
 
-  // Create the slots: the sender allocates memory (Make) and the receiver maps it (Map). Both are slow and run on the
-  // worker.
+  // Make allocates the slots for the sender, and Map maps them for the receiver. Both are slow and run on the worker.
   static std::shared_ptr<MessageSlots> Make(Devices* devices, Device* device, int slots, size_t slot_bytes);
   static std::shared_ptr<MessageSlots> Map(Devices* devices, Device* device, const Card& card);
   ~MessageSlots();
@@ -43,9 +42,9 @@ class MessageSlots {
   Device* device() const { return device_; }
   // Return true once the slots are ready or have failed; the getters below are valid from then on.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
-  const std::string& why_not() const { return why_not_; }  // empty if the slots are ready
+  const std::string& why_not() const { return why_not_; }  // returns an empty text if the slots are ready
   const Card& card() const { return card_; }
-  // Copy from the tensor to a slot, or back: as many of the `left` bytes as a slot holds.
+  // Fill copies from the tensor to a slot, and Empty copies back: as many of the `left` bytes as a slot holds.
   Piece Fill(uint64_t index, const std::byte* tensor, size_t left) const;
   Piece Empty(uint64_t index, std::byte* tensor, size_t left) const;
 

@@ -14,7 +14,7 @@ namespace hvd {
 
 using NcclComm = struct NcclCommOpaque*;
 
-struct NcclId {  // lets the members of a communicator find each other
+struct NcclId {  // id with which the members of a communicator find each other
   char bytes[128];
 };
 
@@ -41,7 +41,7 @@ enum NcclType : int {
   kNcclBfloat16 = 9,
   kNcclNoType = -1,
 };
-enum : int { kNcclOnHost = 1 };  // the factor lies in host memory
+enum : int { kNcclOnHost = 1 };  // says that the factor lies in host memory
 
 // X(name in the table, name in the library, parameters)
 #define HVD_NCCL_FUNCTIONS(X)                                                                          \
@@ -64,9 +64,9 @@ enum : int { kNcclOnHost = 1 };  // the factor lies in host memory
   X(send, "ncclSend", (const void*, size_t, int, int, NcclComm, CudaStream))                           \
   X(receive, "ncclRecv", (void*, size_t, int, int, NcclComm, CudaStream))
 
-// Where the first caller of Open looks for NCCL.
+// Files in which the first caller of Open looks for NCCL.
 struct NcclFiles {
-  std::string named;  // if not empty, the only place
+  std::string named;  // if not empty, the only file that is tried
   // Library from a wheel, used if none is loaded; if this is empty or fails to open, the system's library is used.
   std::string bundled;
 };
@@ -77,7 +77,7 @@ struct Nccl {
 #undef HVD_NCCL_MEMBER
   const char* (*error_text)(int) = nullptr;
   const char* (*last_error)(NcclComm) = nullptr;
-  int version = 0;  // 22809 is 2.28.9
+  int version = 0;  // for example 22809 for 2.28.9
 
   // Return the NCCL of this process, or null with the reason in `why`. The first call opens it and may take a while.
   static const Nccl* Open(const NcclFiles& files, std::string* why);

@@ -30,9 +30,9 @@ DeviceRegion::DeviceRegion(Device* device, int64_t number, size_t bytes)
 DeviceRegion::~DeviceRegion() {
   if (abandoned_.load() || process_ != getpid()) return;
   if (cuda_.context_push(context_) == kCudaSuccess) {
-    int mode = kCudaCaptureRelaxed;  // as in Device::Scope
+    int mode = kCudaCaptureRelaxed;  // mode that Device::Scope would set
     cuda_.capture_mode(&mode);
-    cuda_.memory_free(address_);  // waits for all work that is on streams
+    cuda_.memory_free(address_);  // this call waits for all work that is on streams
     cuda_.capture_mode(&mode);
     CudaContext before;
     cuda_.context_pop(&before);
@@ -85,7 +85,7 @@ std::shared_ptr<DeviceRegion> DeviceRegions::Allocate(int process_set, int ordin
     spare = FindSpare(ordinal, bytes);
     if (!spare) number = numbers_++;
   }
-  if (spare) {  // streams may still be using the tensors that were there
+  if (spare) {  // streams may still be using the previous tensors
     const Device::Scope scope(*device);
     device->Check(device->cuda().context_synchronize(), "wait for");
     return spare;

@@ -35,7 +35,7 @@ class DeviceRegion {
   void Abandon() { abandoned_.store(true); }
 
  private:
-  const Cuda& cuda_;  // the Device object may be destroyed earlier
+  const Cuda& cuda_;  // not reached through the Device object, which may be destroyed earlier
   const int ordinal_;
   const int64_t number_;
   const size_t bytes_;

@@ -46,7 +46,7 @@ void DeviceWorker::Run() {
     } catch (const std::exception& error) {
       job->error = error.what();
     }
-    job->run = nullptr;  // destroys what the job holds on this thread
+    job->run = nullptr;  // destroy what the job holds on this thread
     job->done.store(true, std::memory_order_release);
     wake_();
   }

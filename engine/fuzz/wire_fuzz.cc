@@ -78,7 +78,7 @@ void ParseControl(std::string_view input) {
   RoundTrip<Deadlock>(input);
 }
 
-// Two ends of a stream.
+// The two ends of a stream.
 struct Pair {
   int ends[2] = {-1, -1};
   Pair() {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 #ifndef MADV_POPULATE_WRITE
-constexpr int MADV_POPULATE_WRITE = 23;  // since Linux 5.14; older versions refuse it
+constexpr int MADV_POPULATE_WRITE = 23;  // exists since Linux 5.14; older kernels refuse it
 #endif
 
 std::string Reason(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
@@ -126,7 +126,7 @@ void Arena::Free(int64_t offset) {
   if (found == used_.end()) return;
   const auto [begin, region] = *found;
   used_.erase(found);
-  if (region.use == Use::kEngine) return;  // a peer may be about to read it for the last time
+  if (region.use == Use::kEngine) return;  // keep the pages, because a peer may be about to read them for the last time
   // Return the pages of tensors to the system if it accepts them, because tensors are large.
   [[maybe_unused]] int taken = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                                          static_cast<off_t>(region.bytes));
@@ -158,7 +158,7 @@ bool Arena::MakeShared(size_t offset, size_t bytes) {
   const int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
   if (fd_ < 0 ||
       mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
-    madvise(base_ + offset, bytes, MADV_DONTNEED);  // frees the pages now, because the mapping may last for long
+    madvise(base_ + offset, bytes, MADV_DONTNEED);  // frees the pages now, because the mapping may exist for long
     return false;
   }
   madvise(base_ + offset, bytes, MADV_DONTFORK);
@@ -182,7 +182,7 @@ int64_t Arena::OffsetOf(const void* address, size_t bytes) const {
 int64_t Arena::PlaceOf(const void* address, size_t bytes, Pin* pin) {
   const int64_t offset = OffsetOf(address, bytes);
   if (offset < 0) return -1;
-  Pin before = std::move(*pin);  // destroyed after the lock is released
+  Pin before = std::move(*pin);  // declared here, so that it is destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
   auto region = used_.upper_bound(static_cast<size_t>(offset));
   if (region == used_.begin()) return -1;

@@ -39,7 +39,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   enum class Use { kEngine, kTensor, kOutput };
   int64_t Reserve(size_t bytes, Status* status, Use use = Use::kEngine);
   void Free(int64_t offset);
-  // Return the offset of [address, address + bytes) in this arena, or -1 if it is outside.
+  // Return the offset of [address, address + bytes) in this arena, or -1 if that range is not inside it.
   int64_t OffsetOf(const void* address, size_t bytes) const;
   // Return the offset of memory that peers are about to write to, or -1 if it is outside or private. The region stays
   // shared while the pin exists.

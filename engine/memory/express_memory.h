@@ -14,7 +14,7 @@
 namespace hvd {
 
 struct ExpressHead {
-  alignas(64) std::atomic<uint64_t> delivered;  // number of the owner's last part that is written to all outputs
+  alignas(64) std::atomic<uint64_t> delivered;  // number of the last part that the owner has written to all outputs
   alignas(64) std::byte buffers[1];
 };
 
@@ -22,7 +22,7 @@ class ExpressMemory {
  public:
   static constexpr size_t kBufferBytes = size_t{64} << 10;
   static constexpr size_t kBuffers = 2;
-  static constexpr size_t kBytes = 4096 + kBuffers * kBufferBytes;  // in each member's arena
+  static constexpr size_t kBytes = 4096 + kBuffers * kBufferBytes;  // size of this memory in each member's arena
 
   // heads[j] is the address of member j's memory; null: it shares no memory with us, and bytes are sent to it.
   ExpressMemory(std::vector<ExpressHead*> heads, size_t me)
@@ -47,7 +47,7 @@ class ExpressMemory {
   }
   void Acknowledged(size_t member, uint64_t number) { acknowledged_[member] = std::max(acknowledged_[member], number); }
 
-  // Note that a part has arrived or that our own is being sent (Came), or that it is no longer needed (Gone).
+  // Came records that a part has arrived or that our own is being sent; Gone records that it is no longer needed.
   void Came(size_t member, uint64_t number) {
     theirs_[member].last = std::max(theirs_[member].last, number);
     theirs_[member].in_use.push_back(number);
@@ -77,7 +77,7 @@ class ExpressMemory {
   std::vector<ExpressHead*> heads_;
   size_t me_;
   uint64_t number_ = 0;
-  uint64_t holds_[kBuffers] = {};       // number of the part in each buffer
+  uint64_t holds_[kBuffers] = {};       // number of the part that each buffer holds
   std::vector<uint64_t> acknowledged_;  // acknowledged numbers by member
   std::vector<Theirs> theirs_;
 };

@@ -21,7 +21,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kWorthKeeping = size_t{16} << 10;  // for smaller outputs, malloc reuses memory well enough
 constexpr size_t kKeptBuffers = 16;
-constexpr size_t kMostShared = size_t{2} << 30;  // leaves room in the arena for other uses
+constexpr size_t kMostShared = size_t{2} << 30;  // limit for shared outputs; leaves room in the arena for other uses
 
 // Return the limit for kept memory: enough for the outputs of most steps, but a small share of the machine's memory.
 size_t MostKeptBytes() {
@@ -31,7 +31,7 @@ size_t MostKeptBytes() {
   return most;
 }
 
-struct Header {  // stored in the cache line before the data of ordinary memory
+struct Header {  // header of ordinary memory, stored in the cache line before the data
   size_t capacity;
   void* memory;  // pointer to pass to free()
 };
@@ -42,9 +42,9 @@ Header* HeaderOf(void* data) { return reinterpret_cast<Header*>(static_cast<std:
 struct Block {
   void* data = nullptr;
   size_t capacity = 0;
-  std::shared_ptr<Arena> arena;  // null: ordinary memory
+  std::shared_ptr<Arena> arena;  // the arena of the memory; null for ordinary memory
   bool handed_over = false;
-  bool is_private = false;  // made private before a fork or before the arena closed
+  bool is_private = false;  // true once it was made private, before a fork or before the arena closes
 
   size_t offset() const { return static_cast<size_t>(arena->OffsetOf(data, capacity)); }
 };
@@ -162,7 +162,7 @@ class Pool {
         Forget(block);
         given_up.push_back(std::move(block));
       }
-      while (kept_bytes_ > MostKeptBytes() || kept_.size() > kKeptBuffers) {  // the oldest goes first
+      while (kept_bytes_ > MostKeptBytes() || kept_.size() > kKeptBuffers) {  // frees the oldest block first
         kept_bytes_ -= kept_.front().capacity;
         Forget(kept_.front());
         given_up.push_back(std::move(kept_.front()));
@@ -190,7 +190,7 @@ class Pool {
     MakePrivate(nullptr);
   }
   void AfterFork() { mutex_.unlock(); }
-  // Copy outputs that could not be made private before the fork because peers were writing to them.
+  // Copy the outputs that could not be made private before the fork, because peers were writing to them.
   void InChild() {
     for (auto& [data, block] : in_use_) {
       if (block.handed_over && !block.is_private) block.is_private = block.arena->CopyInChild(data, block.capacity);
@@ -234,8 +234,8 @@ class Pool {
   std::mutex mutex_;
   std::vector<Block> kept_;
   size_t kept_bytes_ = 0;
-  std::map<void*, Block> in_use_;  // outputs in arenas
-  size_t shared_bytes_ = 0;        // bytes in arenas, in use or kept
+  std::map<void*, Block> in_use_;  // outputs in arenas that callers hold
+  size_t shared_bytes_ = 0;        // size of all blocks in arenas, in use or kept
 };
 
 // Return the pool. It is never destroyed, because outputs may be freed while the process exits.
@@ -257,7 +257,8 @@ void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
   const Block block = ThePool().Take(bytes, arena.get());
   if (!block.data) return AllocateOrdinary(bytes);
   if (!arena || block.arena) return block.data;
-  // An output of this size was needed before and is needed again, so shared pages pay; their cost arises only once.
+  // Use shared pages, because an output of this size was needed before and will be needed again, while their cost
+  // arises only once.
   void* shared = ThePool().AllocateShared(arena, bytes);
   if (!shared) return block.data;
   GiveBack(block);
@@ -293,7 +294,7 @@ void FreeOutput(void* data) {
 }
 
 void AbandonOutput(void* data) {
-  // Memory in an arena is never handed out again.
+  // Memory in an arena leaves the pool here and is never reused.
   if (!data || (MayBeShared(data) && ThePool().Return(data).data)) return;
   FreeOutput(data);
 }

@@ -19,7 +19,7 @@ void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena = nullptr
 void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena);
 // Mark an output as passed to the caller. Only the caller uses it from now on.
 void HandOverOutput(void* data);
-void FreeOutput(void* data);  // nullptr is ignored; may be called any time, even after the last world has ended
+void FreeOutput(void* data);  // ignores nullptr; may be called at any time, even after the last world has ended
 // Pass an output to the caller again. Return false if it is unusable, because its world has ended or is in another
 // process.
 bool LendOutput(void* data);

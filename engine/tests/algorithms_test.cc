@@ -105,7 +105,7 @@ TEST_CASE("algorithms: only reductions have one, and Adasum has its own") {
 
 TEST_CASE("algorithms: the record names it, and tensors that differ in it are not fused") {
   Coordinator coordinator({0, 1}, ManyHosts());
-  const int64_t large = int64_t{1} << 20;  // of float32
+  const int64_t large = int64_t{1} << 20;  // number of float32 values
   for (int member : {0, 1}) {
     for (const auto& request : {testing::Allreduce("a", {10}), testing::Allreduce("b", {large}),
                                 testing::Allreduce("c", {20}), testing::Allreduce("d", {large})}) {

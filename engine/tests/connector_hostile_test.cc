@@ -18,7 +18,7 @@ namespace {
 using namespace connector_testing;
 
 TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets through") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   ConnectorIdentity wrong = Rank(1);
   wrong.secret = "another secret";
@@ -29,7 +29,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
   CHECK(status.code == Code::kFailed);
   CHECK(status.text.find("rank 1 could not connect to rank 0 at 127.0.0.1:") == 0);
   CHECK(status.text.find("does not know this job's secret") != std::string::npos);
-  REQUIRE(world.Until([&] { return zero->connector->refused() == impostor->connector->refused(); }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == impostor->connector->refused(); }));
   CHECK(zero->connector->Offered().empty());
 
   impostor->connector->limits.dial = milliseconds(30000);
@@ -38,11 +38,11 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   CheckLink(&world, zero, 0, one, 1);
-  REQUIRE(world.Until([&] { return impostor->connector->refused() >= before + 3; }));
+  REQUIRE(world.DriveUntil([&] { return impostor->connector->refused() >= before + 3; }));
 }
 
 TEST_CASE("a peer of another generation or world is told so at once, and the right one still gets through") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   ConnectorIdentity late = Rank(1), foreign = Rank(1);
   late.generation = 6;
@@ -56,7 +56,7 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
   CHECK(world.Failure(foreign_node, {0, 0, 0, 0, 0}).text.find("different jobs") != std::string::npos);
   CHECK(Clock::now() - start < milliseconds(10000));                    // far less than the dial limit
   CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // the error is final
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 2; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 2; }));
 
   Node* one = world.Add(Rank(1));
   world.SetPeers();
@@ -64,7 +64,7 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
 }
 
 TEST_CASE("an address that leads to the wrong rank is noticed") {
-  World world;
+  Connectors world;
   world.Add(Rank(0));
   world.Add(Rank(1));
   Node* two = world.Add(Rank(2));
@@ -76,7 +76,7 @@ TEST_CASE("an address that leads to the wrong rank is noticed") {
 }
 
 TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   const int port = zero->connector->port();
   std::vector<Fd> strangers;
@@ -96,11 +96,11 @@ TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") 
   world.SetPeers();
   CheckLink(&world, zero, 0, one, 1);
   // The stranger that sent nothing does not count as refused, because a peer that probes the port behaves like this.
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 4 + 18; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 4 + 18; }));
 }
 
 TEST_CASE("a slow handshake is dropped in time, however often it moves") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   zero->connector->limits.handshake = milliseconds(100);
   Fd slow = Stranger(zero->connector->port());
@@ -120,7 +120,7 @@ TEST_CASE("a slow handshake is dropped in time, however often it moves") {
 }
 
 TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   // Long enough for all to connect before the first one times out.
   zero->connector->limits.handshake = milliseconds(4000);
@@ -133,12 +133,12 @@ TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   const Clock::time_point start = Clock::now();
   CheckLink(&world, zero, 0, one, 1);
   CHECK(Clock::now() - start < milliseconds(20000));
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 300; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 300; }));
   CHECK(zero->watched.size() == 2);  // the listener and the stream that was taken
 }
 
 // Relay a genuine dialer's bytes to `port`, and return the bytes that the dialer sent.
-std::string RecordHandshake(World* world, int port) {
+std::string RecordHandshake(Connectors* world, int port) {
   int fds[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
   Fd near(fds[0]), far(fds[1]), link = Stranger(port);
@@ -159,31 +159,31 @@ std::string RecordHandshake(World* world, int port) {
 }
 
 TEST_CASE("a recorded handshake cannot be used again") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   const std::string said = RecordHandshake(&world, zero->connector->port());
   REQUIRE(said.size() == 40 + 88);
   world.Take(zero, {1, 0, 0, 0, 0});
   Fd replay = Stranger(zero->connector->port());
   REQUIRE(SendSome(replay.get(), said.data(), said.size()) == static_cast<ssize_t>(said.size()));
-  REQUIRE(world.Until([&] { return zero->connector->refused() == 1; }));
+  REQUIRE(world.DriveUntil([&] { return zero->connector->refused() == 1; }));
   CHECK(zero->connector->Offered().empty());
 }
 
 TEST_CASE("a peer that dials again replaces the stream that it has lost") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   RecordHandshake(&world, zero->connector->port());  // its dialer's end is closed by now
   REQUIRE(zero->connector->Offered().size() == 1);
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   const Stream up = world.Take(one, {0, 0, 0, 0, 0});
-  REQUIRE(world.Until([&] { return zero->watched.size() == 2; }));
+  REQUIRE(world.DriveUntil([&] { return zero->watched.size() == 2; }));
   CheckTalk(up, world.Take(zero, {1, 0, 0, 0, 0}), "hello");
 }
 
 TEST_CASE("a lower rank may not dial a higher one") {
-  World world;
+  Connectors world;
   Node* three = world.Add(Rank(3));
   Fd link = Stranger(three->connector->port());
   const ConnectorIdentity one = Rank(1);

@@ -22,7 +22,7 @@ namespace {
 using namespace connector_testing;
 
 TEST_CASE("all streams between three ranks are made, each with its own keys") {
-  World world;
+  Connectors world;
   for (int rank = 0; rank < 3; ++rank) world.Add(Rank(rank));
   world.SetPeers();
   std::vector<StreamKey> keys;
@@ -50,13 +50,13 @@ TEST_CASE("all streams between three ranks are made, each with its own keys") {
 }
 
 TEST_CASE("dials that are under way at once all arrive at their own keys") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   std::set<StreamKey> wanted;
   for (uint32_t channel = 0; channel < 400; ++channel) wanted.insert({0, channel, 0, 0, 0});
-  REQUIRE(world.Until([&] {
+  REQUIRE(world.DriveUntil([&] {
     for (auto it = wanted.begin(); it != wanted.end();) {
       Status status;
       const Stream stream = one->connector->Take(*it, &status);
@@ -76,7 +76,7 @@ TEST_CASE("dials that are under way at once all arrive at their own keys") {
 }
 
 TEST_CASE("a stream that nobody asked for is offered, and its first bytes wait with it") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   Node* one = world.Add(Rank(1));
   world.SetPeers();
@@ -84,7 +84,7 @@ TEST_CASE("a stream that nobody asked for is offered, and its first bytes wait w
   FrameWriter writer(up.send_key);
   REQUIRE(writer.Append("early"));
   REQUIRE(writer.Flush(up.fd) == FrameIo::kDone);
-  REQUIRE(world.Until([&] { return !zero->connector->Offered().empty(); }));
+  REQUIRE(world.DriveUntil([&] { return !zero->connector->Offered().empty(); }));
   CHECK(zero->connector->Offered() == std::vector<StreamKey>{{1, 0, 4, 0, 0}});
   const Stream down = world.Take(zero, {1, 0, 4, 0, 0});
   FrameReader reader(down.recv_key);
@@ -95,7 +95,7 @@ TEST_CASE("a stream that nobody asked for is offered, and its first bytes wait w
 }
 
 TEST_CASE("nobody at the address: the dial is repeated and fails in time, with the reason") {
-  World world;
+  Connectors world;
   Node* one = world.Add(Rank(1));
   one->connector->limits.dial = milliseconds(100);
   Fd reserved = NewTcpSocket(AF_INET);
@@ -112,7 +112,7 @@ TEST_CASE("nobody at the address: the dial is repeated and fails in time, with t
 }
 
 TEST_CASE("a peer that never answers: the dial fails in time") {
-  World world;
+  Connectors world;
   Node* one = world.Add(Rank(1));
   one->connector->limits.dial = milliseconds(100);
   Fd silent = NewTcpSocket(AF_INET);
@@ -129,7 +129,7 @@ TEST_CASE("a peer that never answers: the dial fails in time") {
 // Return the error of a dial and how long the dial took. An unanswered dial fails after 100 ms, other dials after
 // `dial`.
 std::pair<std::string, milliseconds> FailureAt(int port, milliseconds dial) {
-  World world;
+  Connectors world;
   Node* one = world.Add(Rank(1));
   one->connector->limits.dial = dial;
   one->connector->limits.unanswered = milliseconds(100);
@@ -179,13 +179,13 @@ TEST_CASE("a socket that has met itself is recognised") {
   REQUIRE((result == 0 || errno == EINPROGRESS));
   CHECK(IsConnectedToItself(fd.get()));
 
-  World world;
+  Connectors world;
   Fd other = Stranger(world.Add(Rank(0))->connector->port());
   CHECK_FALSE(IsConnectedToItself(other.get()));
 }
 
 TEST_CASE("a peer that comes late is found") {
-  World world;
+  Connectors world;
   Node* one = world.Add(Rank(1));
   Fd late = NewTcpSocket(AF_INET);
   SocketAddress address;
@@ -221,7 +221,7 @@ TEST_CASE("IPv6 addresses work where the machine has them") {
   probe.Reset();
   const std::pair<const char*, const char*> cases[] = {{"::1", "::1"}, {"::", "::1"}, {"::", "127.0.0.1"}};
   for (const auto& [listen_on, dial_to] : cases) {
-    World world;
+    Connectors world;
     Node* zero = world.Add(Rank(0), listen_on);
     Node* one = world.Add(Rank(1), listen_on);
     world.SetPeers(dial_to);
@@ -230,7 +230,7 @@ TEST_CASE("IPv6 addresses work where the machine has them") {
 }
 
 TEST_CASE("CloseAll closes everything and leaves the watcher alone") {
-  World world;
+  Connectors world;
   Node* zero = world.Add(Rank(0));
   Node* one = world.Add(Rank(1));
   world.SetPeers();
@@ -263,7 +263,7 @@ TEST_CASE("what cannot work is refused with a reason") {
   CHECK_FALSE(Connector::Listen(me, "127.0.0.1", watcher, &status));
   CHECK(status.text.find("no secret") == 0);
 
-  World world;
+  Connectors world;
   Node* three = world.Add(Rank(3));
   for (int peer : {-1, 3, 0}) {  // no rank, the rank itself, and a rank whose address is unknown
     CHECK(three->connector->Take({peer, 0, 0, 0, 0}, &status).fd == -1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several connectors in one process for tests, driven as the engine drives them: edge-triggered epoll, asleep in
-// between. The World's destructor checks that no descriptor is left open.
+// between. The destructor of Connectors checks that no descriptor is left open.
 #pragma once
 
 #include <dirent.h>
@@ -44,13 +44,13 @@ struct Node {
 };
 
 // Several ranks driven by one thread, which sleeps while none of them can make progress.
-struct World {
+struct Connectors {
   const int descriptors_before = OpenDescriptors();
   Fd epoll{epoll_create1(EPOLL_CLOEXEC)};
   std::vector<std::unique_ptr<Node>> nodes;
   std::set<int> taken;
 
-  ~World() {
+  ~Connectors() {
     for (int fd : taken) close(fd);
     nodes.clear();
     epoll.Reset();
@@ -86,7 +86,7 @@ struct World {
 
   // Drive the ranks until `done()`. Return false on timeout. `sleepy` suits tests in which only the nodes themselves
   // act.
-  bool Until(const std::function<bool()>& done, milliseconds limit = milliseconds(30000), bool sleepy = true) {
+  bool DriveUntil(const std::function<bool()>& done, milliseconds limit = milliseconds(30000), bool sleepy = true) {
     const Clock::time_point end = Clock::now() + limit;
     while (!done()) {
       bool moved = false;
@@ -100,12 +100,12 @@ struct World {
     return true;
   }
 
-  bool UntilAwake(const std::function<bool()>& done) { return Until(done, milliseconds(30000), false); }
+  bool UntilAwake(const std::function<bool()>& done) { return DriveUntil(done, milliseconds(30000), false); }
 
   Stream Take(Node* node, const StreamKey& key) {
     Stream stream;
     Status status;
-    Until([&] { return (stream = node->connector->Take(key, &status)).fd >= 0 || !status.ok(); });
+    DriveUntil([&] { return (stream = node->connector->Take(key, &status)).fd >= 0 || !status.ok(); });
     INFO(status.text);
     REQUIRE(stream.fd >= 0);
     taken.insert(stream.fd);
@@ -114,7 +114,7 @@ struct World {
 
   Status Failure(Node* node, const StreamKey& key) {
     Status status;
-    Until([&] { return node->connector->Take(key, &status).fd >= 0 || !status.ok(); });
+    DriveUntil([&] { return node->connector->Take(key, &status).fd >= 0 || !status.ok(); });
     return status;
   }
 };
@@ -160,7 +160,7 @@ inline void CheckTalk(const Stream& from, const Stream& to, const std::string& t
   CHECK(payload == text);
 }
 
-inline void CheckLink(World* world, Node* low, int low_rank, Node* high, int high_rank) {
+inline void CheckLink(Connectors* world, Node* low, int low_rank, Node* high, int high_rank) {
   const Stream up = world->Take(high, {low_rank, 0, 0, 0, 0}), down = world->Take(low, {high_rank, 0, 0, 0, 0});
   CheckTalk(up, down, "up");
   CheckTalk(down, up, "down");

@@ -48,7 +48,7 @@ void PerhapsSleep() {
 }
 
 template <typename Function, typename... Arguments>
-auto Delayed(const char* name, Function* /* of this kind */, Arguments... arguments) {
+auto Delayed(const char* name, Function* /* only for its type */, Arguments... arguments) {
   const auto next = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
   PerhapsSleep();
   const auto result = next(arguments...);

@@ -90,7 +90,7 @@ class OneOfThree {
     CHECK(membership_.applier.Apply(&record).status.ok());
   }
 
-  connector_testing::World world_;
+  connector_testing::Connectors world_;
   int rank_;
   Connector* connectors_[3] = {world_.Add(connector_testing::Rank(0))->connector.get(),
                                world_.Add(connector_testing::Rank(1))->connector.get(),

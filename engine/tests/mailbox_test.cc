@@ -7,21 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "connector_world.h"
+#include "tests/connector_world.h"
 
 namespace {
 
 using hvd::Connector;
 using hvd::Mailbox;
 using hvd::Neighbours;
+using hvd::connector_testing::Connectors;
 using hvd::connector_testing::Rank;
-using hvd::connector_testing::World;
 
 constexpr int kLow = 0, kHigh = 1;
 
 // Two ranks without shared memory, connected by a link over which each has received a message.
 struct Pair {
-  World world;
+  Connectors world;
   Connector* connectors[2] = {world.Add(Rank(kLow))->connector.get(), world.Add(Rank(kHigh))->connector.get()};
   Neighbours nobody{Rank(kLow), "host"};
   Mailbox low{kLow, nullptr, &nobody, connectors[kLow]};

@@ -49,7 +49,7 @@ class Timeline {
   // Show an activity in the row that the span names.
   void Show(Span span);
 
-  // The methods below are for the driver only, and only while on().
+  // Only the driver may call the methods below, and only while on().
   void Cycle();
   void Ready(int set, const Request& request, int rank);
   // Record that all members are ready. `mine` is false if this rank has joined and so does not take part.

@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kKeptOfLongName = 160;
-constexpr int kThread = 1;  // not 0, which viewers take for the idle thread of the machine
+constexpr int kThread = 1;  // viewers take 0 for the idle thread of the machine
 
 std::string OperationName(const Moment& moment) { return moment.adasum ? "ADASUM" : NameOf(moment.kind); }
 
@@ -42,7 +42,7 @@ constexpr CounterTrack kCounterTracks[] = {
     {"shared memory bytes", "read", "written", &TrafficSums::memory_read, &TrafficSums::memory_written, false},
 };
 
-// Return true for a generated name, which never occurs again.
+// Return true if the name was generated, so that it never occurs again.
 bool IsNumbered(std::string_view name) { return name.find(".noname.") != std::string_view::npos; }
 
 }  // namespace
@@ -54,7 +54,7 @@ void Moment::SetName(std::string_view tensor) {
     return;
   }
   size_t kept = kKeptOfLongName;
-  // Do not cut inside a UTF-8 character.
+  // Shorten the name further if the cut would be inside a UTF-8 character.
   while (kept > 0 && (static_cast<unsigned char>(tensor[kept]) & 0xc0) == 0x80) --kept;
   std::memcpy(name, tensor.data(), kept);
   const size_t hash = std::hash<std::string_view>()(tensor);
@@ -70,7 +70,7 @@ Trace::Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_ep
 }
 
 void Trace::Add(const Moment& moment) {
-  if (moment.time_ns < start_ns_) return;  // left over from an earlier recording
+  if (moment.time_ns < start_ns_) return;  // ignore moments that are left over from an earlier recording
   last_ns_ = moment.time_ns;
   if (moment.what == Moment::What::kCycle) return Emit('i', 0, moment.time_ns, "CYCLE_START", ",\"s\":\"g\"");
   std::string name(moment.name, moment.name_size);
@@ -103,7 +103,7 @@ void Trace::Add(const Span& span) {
   Emit('X', TensorNamed(span.row).pid, span.began_ns, name, more);
 }
 
-// Show the counters in a process of their own. The times of one process's events must ascend, and moments from before
+// Show the counters as a separate process. The times of one process's events must ascend, and moments from before
 // `time_ns` may still be queued.
 void Trace::Add(const TrafficSums& traffic, int64_t time_ns) {
   for (const CounterTrack& track : kCounterTracks) {

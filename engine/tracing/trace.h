@@ -35,11 +35,11 @@ struct Moment {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kFloat32;
   bool adasum = false;
-  uint8_t dimensions = 0;  // dimensions above kMostDimensions are not stored
+  uint8_t dimensions = 0;  // number of dimensions; those above kMostDimensions are not stored
   uint16_t name_size = 0;
   int32_t set = 0;
   int32_t rank = 0;
-  int64_t time_ns = 0;         // on the steady clock
+  int64_t time_ns = 0;         // time on the steady clock
   const char* text = nullptr;  // a string literal
   int64_t shape[kMostDimensions];
   char name[kMostName];
@@ -51,7 +51,7 @@ struct Moment {
 // Activity of the program itself, which belongs to no tensor.
 struct Span {
   std::string name;
-  int64_t began_ns = 0, ended_ns = 0;  // on the steady clock
+  int64_t began_ns = 0, ended_ns = 0;  // times on the steady clock
   std::string row = "(program)";
 };
 
@@ -76,7 +76,7 @@ class Trace {
     int pid = 0;
     Phase phase = Phase::kIdle;
     bool in_activity = false;
-    int64_t began_ns = 0;    // start of the latest slice
+    int64_t began_ns = 0;    // time at which the latest slice began
     int64_t latest_ns = 0;   // time of the latest event
     std::vector<int> early;  // ranks that reported the tensor again before it was done on this rank
   };

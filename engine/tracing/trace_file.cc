@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kStart = "[\n";
 constexpr std::string_view kEnd = "\n]\n";
-constexpr std::string_view kSeparator = ",\n";  // occurs nowhere else, because strings contain no line ends
+// separates events and occurs nowhere else, because strings contain no line ends
+constexpr std::string_view kSeparator = ",\n";
 
 // Return the length of the valid UTF-8 sequence at the start of `text`, or 0 if there is none.
 size_t SequenceLength(std::string_view text) {

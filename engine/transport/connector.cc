@@ -134,7 +134,7 @@ void TcpConnector::Drop(Fd* fd) {
 bool TcpConnector::Progress() {
   if (closed_) return false;
   const Clock::time_point now = Clock::now();
-  bool moved = AdvanceIncoming(now);  // first, because it makes room for new connections
+  bool moved = AdvanceIncoming(now);  // handle incoming connections first, because that makes room for new ones
   moved |= AcceptNew(now);
   for (auto& [key, dial] : dials_) moved |= Advance(key, &dial, now);
   return moved;
@@ -161,10 +161,11 @@ bool TcpConnector::AcceptNew(Clock::time_point now) {
       accept_again_ = now;
       break;
     }
-    if (!HasInput(listener_.get())) break;  // a check is ten times cheaper than an accept that finds no connection
+    // check first, because a check is ten times cheaper than an accept that finds no connection
+    if (!HasInput(listener_.get())) break;
     if (incoming_.size() >= limits.handshakes) {
-      // Drop the oldest connection: handshakes with peers take a moment, so it is most likely a stranger. A dropped
-      // peer dials again.
+      // Drop the oldest connection. Handshakes with peers take only a moment, so the oldest is most likely no peer. A
+      // peer that is dropped dials again.
       Drop(&incoming_.front().fd);
       incoming_.pop_front();
       ++refused_;
@@ -325,7 +326,7 @@ void TcpConnector::Attempt(const StreamKey& key, Dial* dial, Clock::time_point n
   if (connect(fd.get(), dial->address.get(), dial->address.size) != 0 && errno != EINPROGRESS) {
     return Pause(dial, ErrorText(errno), now);
   }
-  watcher_.add(fd.get());  // not before connect, because epoll reports an unconnected socket as hung up
+  watcher_.add(fd.get());  // add it only after connect, because epoll reports an unconnected socket as hung up
   dial->fd = std::move(fd);
   dial->handshake = Handshake::Dial(dial->fd.get(), me_, key);
   dial->state = DialState::kShakingHands;
@@ -338,7 +339,7 @@ void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_poin
   *moved = true;
   switch (dial->handshake->outcome()) {
     case Handshake::Outcome::kInProgress:
-      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "nobody is listening there", now);
+      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "no process is listening there", now);
       return;
     case Handshake::Outcome::kReady:
       dial->stream = dial->handshake->stream();

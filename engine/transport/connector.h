@@ -20,9 +20,10 @@ namespace hvd {
 
 // Purpose of a stream and the peer at its other end.
 struct StreamKey {
-  int32_t peer = -1;     // global rank at the other end
-  uint32_t channel = 0;  // 0: control messages. Others: one for each owner of lanes (process set, point-to-point)
-  uint32_t epoch = 0;    // distinguishes process sets that reused the id `channel`
+  int32_t peer = -1;  // global rank at the other end of the stream
+  // 0 for control messages; otherwise the owner of the lanes: a process set, or point-to-point transfers
+  uint32_t channel = 0;
+  uint32_t epoch = 0;  // epoch of the process set, because process sets may reuse the id `channel`
   uint16_t lane = 0;
   uint16_t stream = 0;
   bool operator<(const StreamKey& other) const;
@@ -31,7 +32,7 @@ struct StreamKey {
 
 struct ConnectorIdentity {
   int rank = 0;
-  std::string world_id;  // up to 32 bytes
+  std::string world_id;  // id of the world, up to 32 bytes
   uint32_t generation = 0;
   std::string secret;
 };
@@ -46,7 +47,7 @@ struct Stream {
 
 // Limits, which may be changed at any time. A dial or handshake in progress keeps the deadline that it started with.
 struct ConnectorLimits {
-  std::chrono::milliseconds dial{30000};  // time from the first Take of a key until its dial fails
+  std::chrono::milliseconds dial{30000};  // time limit for a dial, from the first Take of its key
   // Time after which a dial fails if the peer's host does not answer at all (0: no limit).
   std::chrono::milliseconds unanswered{0};
   // Time after which an accepted connection that is not authenticated is dropped.
@@ -78,7 +79,7 @@ class Connector {
   // After `limits.unanswered`, a dial continues only while the peer's kernel holds the connection and acknowledges
   // data. A peer that knows the secret but belongs to another world, generation, rank or version is not dialed again.
   virtual Stream Take(const StreamKey& key, Status* status) = 0;
-  // Return the keys of streams that peers have opened and that this rank has not taken yet. They tell, for example,
+  // Return the keys of streams that peers have opened and that this rank has not taken yet. For example, this shows
   // that a peer wants a control link.
   virtual std::vector<StreamKey> Offered() const = 0;
 
@@ -93,7 +94,8 @@ class Connector {
   // Return true if the port of `rank` refuses connections: its process has ended, or it has left. Call repeatedly while
   // waiting for the rank, because the answer takes two refusals.
   virtual bool Deserted(int rank) = 0;
-  virtual uint64_t refused() const = 0;  // number of connections that failed authentication or sent invalid data
+  // returns the number of connections that failed authentication or sent invalid data
+  virtual uint64_t refused() const = 0;
 
   // Byte counters of this rank. Lanes, the mailbox and handshakes count here, so that the bytes of a closed stream stay
   // in the sums.

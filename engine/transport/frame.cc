@@ -15,9 +15,9 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFirstBuffer = 16u << 10;
-// Limit above which an empty buffer is freed, so that one huge message does not hold memory indefinitely.
+// Capacity above which an empty buffer is freed, so that one huge message does not hold memory indefinitely.
 constexpr size_t kMostToKeep = 1u << 20;
-constexpr size_t kMostPerFill = 1u << 20;  // limit of one Fill, so that the caller can take messages out in between
+constexpr size_t kMostPerFill = 1u << 20;  // limit for one Fill, so that the caller can take out messages in between
 
 uint64_t Tag(const uint64_t key[2], const FrameHeader& header, std::string_view covered) {
   SipHash hash(key);

@@ -35,7 +35,7 @@ enum class FrameIo {
 
 class FrameWriter {
  public:
-  // Args: `traffic` counts the bytes that the socket takes.
+  // `traffic` counts the bytes that the socket takes.
   explicit FrameWriter(const uint64_t key[2], Traffic* traffic = nullptr) : key_{key[0], key[1]}, traffic_(traffic) {}
 
   // Queue one message that ends with `open`, its unauthenticated tensor data. Return false and queue nothing if the
@@ -58,7 +58,7 @@ class FrameWriter {
   uint64_t sequence_ = 0;
   std::string out_;
   size_t sent_ = 0;
-  size_t unsent_control_ = 0;  // bytes not yet taken by the socket that are not tensor data
+  size_t unsent_control_ = 0;  // bytes other than tensor data that the socket has not taken yet
   int error_ = 0;
 };
 
@@ -87,7 +87,7 @@ class FrameReader {
   std::vector<char> buffer_;  // [begin_, end_) holds the received bytes; the buffer grows only when it is full
   size_t begin_ = 0;
   size_t end_ = 0;
-  size_t taken_ = 0;  // bytes at the beginning that belong to the message last returned by Next
+  size_t taken_ = 0;  // bytes at the beginning that belong to the message that Next returned last
   bool corrupt_ = false;
   int error_ = 0;
 };

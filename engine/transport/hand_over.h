@@ -16,7 +16,8 @@ struct ArenaHead;
 struct Neighbour {
   int rank = -1;
   LifeLine life_line;
-  std::unique_ptr<Arena> arena;  // null if no memory is shared with this peer, only the liveness socket
+  // memory shared with this peer; null if only the liveness socket connects the two ranks
+  std::unique_ptr<Arena> arena;
   Bell bell;
 
   ArenaHead* head() const { return reinterpret_cast<ArenaHead*>(arena->at(0)); }
@@ -35,7 +36,7 @@ class HandOver {
   int fd() const { return fd_.get(); }
   // Make all progress that is possible now. Call again when `fd` becomes readable.
   Outcome Step();
-  Neighbour Take();  // valid after kDone
+  Neighbour Take();  // returns the local peer; valid after kDone
 
  private:
   enum class Stage { kOffer, kAwaitOffer, kAwaitVerdict, kDone, kBroken };
@@ -50,7 +51,7 @@ class HandOver {
   int bell_;
   uint32_t generation_;
   Stage stage_ = Stage::kOffer;
-  Fd received_[2];  // the peer's arena and wake-up eventfd
+  Fd received_[2];  // descriptors received from the peer: its arena and its wake-up eventfd
   std::unique_ptr<Arena> arena_;
   bool seen_ = false, shared_ = false;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both roles of the handshake.
+// Both roles of the handshake, dialer and acceptor.
 #include "transport/handshake.h"
 
 #include <sys/random.h>
@@ -242,7 +242,8 @@ std::string Handshake::Explain(char verdict) const {
 bool Handshake::DrawNonce(std::string* nonce) {
   nonce->resize(kNonceSize);
   ssize_t n;
-  do n = getrandom(nonce->data(), kNonceSize, 0);  // getrandom returns requests of up to 256 bytes in full
+  // one call suffices, because getrandom returns requests of up to 256 bytes in full
+  do n = getrandom(nonce->data(), kNonceSize, 0);
   while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(kNonceSize)) return true;
   Finish(Outcome::kBroken, "the kernel provided no random numbers: " + ErrorText(errno));
@@ -251,7 +252,8 @@ bool Handshake::DrawNonce(std::string* nonce) {
 
 Digest Handshake::Mac(std::string_view label, std::string_view rest) const {
   HmacSha256 mac(me_->secret);
-  mac.Update(label);  // unambiguous, because no label is a prefix of another and the parts that follow have fixed sizes
+  // the input is unambiguous, because no label is a prefix of another and the parts that follow have fixed sizes
+  mac.Update(label);
   mac.Update(magic_);
   mac.Update(dialer_nonce_);
   mac.Update(acceptor_nonce_);

@@ -54,7 +54,7 @@ class Handshake {
   Outcome outcome() const { return outcome_; }
   // Return the key of the stream. The acceptor knows it after kReady; `peer` is the rank at the other end.
   const StreamKey& key() const { return key_; }
-  Stream stream() const;  // valid after kReady
+  Stream stream() const;  // returns the stream; valid after kReady
   // Return true if the peer closed the connection without sending a byte: it only probed whether this rank listens.
   bool left_at_once() const {
     return stage_ == Stage::kAwaitGreeting && received_ == 0 && outcome_ == Outcome::kBroken;

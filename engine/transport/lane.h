@@ -46,7 +46,8 @@ inline size_t InPackets(size_t bytes) {
 
 class Lane {
  public:
-  enum class Layout { kScatter, kMulticast };  // one piece for each member, or one piece for all members
+  // kScatter: one piece for each member; kMulticast: one piece for all members
+  enum class Layout { kScatter, kMulticast };
 
   static size_t BytesNeeded(const LaneOptions& options) {
     return kLaneHeadBytes + options.slot_bytes * static_cast<size_t>(options.slots);
@@ -64,15 +65,16 @@ class Lane {
 
   int members() const { return options_.members; }
   int me() const { return options_.me; }
-  size_t slot_bytes() const { return slot_bytes_; }  // maximum size of a chunk
+  size_t slot_bytes() const { return slot_bytes_; }  // returns the maximum size of a chunk
   bool apart() const { return options_.apart; }
-  int slots() const { return static_cast<int>(slots_count_); }  // maximum number of chunks in flight
-  // Set the chunk size. If it is less than the slots have room for, they lie closer together, so all members must call
-  // this at the same index.
+  int slots() const { return static_cast<int>(slots_count_); }  // returns the maximum number of chunks in flight
+  // Set the chunk size. All members must call this at the same index, because smaller chunks lie closer together in the
+  // slots' memory.
   void set_chunk_bytes(size_t bytes);
   // Return the first slot of this rank, or of a member that is reached through shared memory.
   std::byte* SlotsOf(int member) const { return member == me() ? slots_ : heads_[static_cast<size_t>(member)]->slots; }
-  size_t piece_bytes() const { return piece_bytes_; }  // maximum size of one member's piece of a scattered chunk
+  // returns the maximum size of one member's piece of a scattered chunk
+  size_t piece_bytes() const { return piece_bytes_; }
 
   // Return true if the next slot may be overwritten, or the one `ahead` indices later.
   bool CanPost(uint64_t ahead = 0);
@@ -83,7 +85,7 @@ class Lane {
   void PostMulticast(size_t length);
   // Return true if the member is reached through shared memory.
   bool in_memory(int member) const { return heads_[member] != nullptr; }
-  bool by_sockets() const { return local_.empty(); }  // true if all other members are reached through sockets
+  bool by_sockets() const { return local_.empty(); }  // returns true if all other members are reached through sockets
   // Post data that sockets send from the caller's memory instead of the slot. It must not change until the lane is
   // idle, or until a member's answer shows that it has arrived. Pieces for members reached through shared memory must
   // lie in the slot, as for PostScatter.
@@ -124,8 +126,8 @@ class Lane {
   bool Pump();
   // Return true if the kernel has taken every posted byte, or if the lane has failed, so that no more will be sent.
   bool Idle() const { return outstanding_ == 0 || !status_.ok(); }
-  uint64_t posted() const { return posted_; }      // number of indices posted so far
-  uint64_t released() const { return released_; }  // the current index
+  uint64_t posted() const { return posted_; }      // returns the number of indices posted so far
+  uint64_t released() const { return released_; }  // returns the current index
   // Return true if the kernel has taken every byte of the indices before `before`.
   bool HaveLeft(uint64_t before) const;
   // Discard unsent data, because no rank needs it any more and its memory may be freed.
@@ -165,12 +167,12 @@ class Lane {
   void CountFetched(int member, size_t length);
 
   LaneOptions options_;
-  size_t chunk_bytes_ = 0;                   // value last set
-  size_t slot_bytes_ = 0, piece_bytes_ = 0;  // derived from chunk_bytes_
+  size_t chunk_bytes_ = 0;                   // the chunk size that was set last
+  size_t slot_bytes_ = 0, piece_bytes_ = 0;  // sizes that follow from chunk_bytes_
   size_t slots_count_;
   std::vector<LaneHead*> heads_;
   std::vector<std::unique_ptr<Wire>> wires_;
-  std::vector<int> local_, remote_;  // other members, by how they are reached
+  std::vector<int> local_, remote_;  // the other members that are reached through shared memory, and through sockets
   std::unique_ptr<std::byte[]> private_slots_;
   std::byte* slots_;
   uint64_t posted_ = 0, released_ = 0;
@@ -181,7 +183,7 @@ class Lane {
   // For each member in shared memory: pieces before this index are in the byte counters.
   std::vector<uint64_t> counted_;
   Connector* connector_;
-  Traffic* traffic_;  // null without a connector, as in tests
+  Traffic* traffic_;  // counts bytes; null without a connector, as in tests
   std::function<void()> changed_;
   Status status_;
   int lost_member_ = -1;

@@ -32,7 +32,7 @@ class LifeLine {
   void Read();
   const std::optional<LastWords>& last_words() const { return last_words_; }
   bool farewell() const { return farewell_; }
-  bool ended() const { return ended_; }  // true once the peer has closed the connection
+  bool ended() const { return ended_; }  // returns true once the peer has closed the connection
 
  private:
   bool TakeMessage();

@@ -60,7 +60,7 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
 }
 
 void Mailbox::Send(int rank, std::string_view message, std::string_view open, size_t data) {
-  sent_.store(sent() + 1, std::memory_order_relaxed);  // a load and a store suffice, because there is only one writer
+  sent_.store(sent() + 1, std::memory_order_relaxed);  // a load and a store suffice, because only one thread writes
   auto outbox = outboxes_.find(rank);
   if (outbox != outboxes_.end()) {
     return open.empty() ? SendByInbox(outbox->second, message)
@@ -184,7 +184,8 @@ void Mailbox::DropUnsent(int rank) {
   }
   auto link = links_.find(rank);
   if (link == links_.end() || link->second.broken) return;
-  if (link->second.fd < 0) link->second.broken = true;  // do not wait for a connection either
+  // treat it like a broken link: do not wait for a connection either
+  if (link->second.fd < 0) link->second.broken = true;
 }
 
 bool Mailbox::Receive(const Handler& handler, bool eager) {
@@ -215,7 +216,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
     std::memcpy(bytes, cell->payload, length);
     const uint32_t writer = cell->writer;
     const bool more = cell->more;
-    own_->Advance();  // before the handler, because it may cause the writer to send more
+    own_->Advance();  // advance before the handler runs, because it may cause the writer to send more
     auto begun = partial_.find(writer);
     if (!more && begun == partial_.end()) {
       Handle(handler, memory_counter(), static_cast<int>(writer), std::string_view(bytes, length));
@@ -234,7 +235,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
 bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
   bool any = false;
   for (;;) {
-    const bool last = !link.refused.empty();  // a send has failed, so no data will arrive after what is there now
+    const bool last = !link.refused.empty();  // if a send has failed, no data will arrive after what is there now
     const FrameIo io = link.reader->Fill(link.fd, !link.readable);
     std::string_view message;
     FrameReader::Result result;

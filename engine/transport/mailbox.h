@@ -49,18 +49,19 @@ class Mailbox {
   // Wake local peers that sleep and have unread messages from this rank. Send does not wake them, because ranks that
   // run in step find their messages without it, and a needless wake-up costs more than the message.
   void RingUnread();
-  bool unrung() const { return unrung_; }  // true if RingUnread may have a peer to wake
+  bool unrung() const { return unrung_; }  // returns true if RingUnread may have a peer to wake
   // Return true if a peer's inbox is full. The driver must then poll, because no event announces free space.
   bool congested() const { return waiting_cells_ > 0; }
   bool AllSent() const;
   // Handle an event on descriptor `fd`.
   void OnEvent(int fd);
-  void LookEverywhere();  // makes the next Receive read all links
+  void LookEverywhere();  // makes the next Receive read all links, not only those with an event
   // Discard messages that wait for space in the inbox of `rank` or for a connection to it, so that AllSent does not
   // wait for them.
   void DropUnsent(int rank);
-  bool unread() const { return unread_; }  // true if data may have arrived that the poller will not report again
-  bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // may be called from any thread
+  // returns true if data may have arrived that the poller will not report again
+  bool unread() const { return unread_; }
+  bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // any thread may call this
   // Return the number of messages sent so far. Any thread may call this.
   uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   std::vector<int> LinkedRanks() const;

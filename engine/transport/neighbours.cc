@@ -22,7 +22,8 @@ constexpr uint32_t kLifeLineChannel = 0xffffffffu;
 constexpr uint32_t kNoMemoryChannel = 0xfffffffeu;
 constexpr size_t kMostArriving = 256;
 constexpr milliseconds kDialAgain{20}, kHandshakeLimit{5000};
-constexpr milliseconds kTellOthers{1000};  // how long to keep connecting after a loss, for ranks that are late
+// time to keep connecting after a loss, so that ranks that are late receive the reason
+constexpr milliseconds kTellOthers{1000};
 constexpr int kLookAgainMs = 20;
 
 // Fill in an address in the abstract namespace. Such names exist per network namespace and vanish with the socket.
@@ -243,8 +244,8 @@ void Neighbours::AcceptByTcp(const Offer& offer) {
 
 LastWords Neighbours::Lost(int rank, const std::string& why) const { return {rank, NameLoss(rank, host_, why)}; }
 
-// Return a loss that a peer has reported or that its closed connection shows. Check the reports of all peers first,
-// because a peer that reported a loss ended only because of it.
+// Return a loss that a peer has reported or that a peer's closed connection shows. Check the reports of all peers
+// first, because a peer that reported a loss ended only because of it.
 std::optional<LastWords> Neighbours::WhatNeighboursSay() {
   for (Neighbour& neighbour : neighbours_) {
     neighbour.life_line.Read();
@@ -283,7 +284,7 @@ void Neighbours::Await(const Offer& offer) const {
     if (guest.hand_over) watched.push_back({guest.hand_over->fd(), POLLIN, 0});
   }
   poll(watched.data(), watched.size(), kLookAgainMs);
-  offer.poller->Collect();  // consumes the events, which would otherwise end each poll at once
+  offer.poller->Collect();  // takes the events, which would otherwise end each poll at once
 }
 
 }  // namespace hvd

@@ -55,11 +55,11 @@ class Neighbours {
     std::string name;
   };
   struct Offer {
-    const Arena* arena;    // null: the ranks exchange no memory, only liveness sockets
-    Poller* poller;        // its wake-up eventfd is sent to the peers
+    const Arena* arena;    // this rank's memory; null: the ranks exchange no memory, only liveness sockets
+    Poller* poller;        // poller whose wake-up eventfd is sent to the peers
     Connector* connector;  // carries the liveness socket where unix sockets do not reach (another network namespace)
     std::chrono::steady_clock::time_point deadline;
-    std::chrono::milliseconds silence;  // a rank that is silent for so long is lost; zero: only the deadline counts
+    std::chrono::milliseconds silence;  // time after which a silent rank is lost; zero: only the deadline counts
   };
   // Connect to all ranks in `others`, which call this too. The connections are made concurrently, so that a rank that
   // is late, frozen or dead delays no other. Block until all are connected, or until one is lost; the status names the
@@ -108,7 +108,7 @@ class Neighbours {
   Fd listener_;
   std::list<Arriving> arriving_;
   std::list<Guest> guests_;
-  Heartbeats heartbeats_{{}};  // of the ranks in guests_
+  Heartbeats heartbeats_{{}};  // heartbeats of the ranks in guests_
   std::vector<Neighbour> neighbours_;
 };
 

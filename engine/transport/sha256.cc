@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Straightforward implementation of both standards. It assembles bytes explicitly, so it works with any host byte
-// order.
+// Implementation of both standards. It assembles bytes explicitly, so it works with any byte order of the host.
 #include "transport/sha256.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ using Digest = std::array<uint8_t, 32>;
 class Sha256 {
  public:
   void Update(std::string_view bytes);
-  Digest Finish();  // may be called once only
+  Digest Finish();  // ends the hash; call it only once
 
  private:
   void Compress(const uint8_t* block);
@@ -23,7 +23,7 @@ class Sha256 {
   std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<uint8_t, 64> block_ = {};
-  uint64_t size_ = 0;  // bytes hashed so far
+  uint64_t size_ = 0;  // number of bytes hashed so far
 };
 
 class HmacSha256 {

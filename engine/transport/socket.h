@@ -47,9 +47,9 @@ std::string FormatAddress(const std::string& text, int port);  // "10.0.0.1:80",
 
 // Open a socket with O_NONBLOCK, CLOEXEC and TCP_NODELAY; on failure return an empty Fd and set errno.
 Fd NewTcpSocket(int family);
-void SetNoDelay(int fd);  // no effect on a unix socket
+void SetNoDelay(int fd);  // has no effect on a unix socket
 int LocalPort(int fd);
-bool IsConnected(int fd);  // false while the other end has not accepted
+bool IsConnected(int fd);  // returns false while the other end has not accepted
 // Return true if the socket is connected to its own address. TCP allows that (simultaneous open) when a process dials a
 // free port of its own host; no other process is at the other end then.
 bool IsConnectedToItself(int fd);
@@ -59,8 +59,8 @@ bool IsConnectedToItself(int fd);
 ssize_t ReceiveSome(int fd, void* data, size_t size);
 ssize_t SendSome(int fd, const void* data, size_t size);
 ssize_t SendParts(int fd, const std::string_view* parts, size_t count);  // sends up to four parts with one system call
-bool IsWritable(int fd);  // true also at the end of the stream and after an error
-bool HasInput(int fd);    // true for bytes, a connection to accept, the end of the stream and an error
+bool IsWritable(int fd);  // returns true also at the end of the stream and after an error
+bool HasInput(int fd);    // returns true for bytes, a connection to accept, the end of the stream and an error
 inline bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 // Return the time since the last acknowledgement if the kernel is retransmitting data, otherwise zero. A slow reader at

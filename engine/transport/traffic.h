@@ -32,7 +32,7 @@ struct TrafficSums {
   bool data_is_known = true;
 };
 
-// Counters that the driver writes, on a cache line of their own to avoid false sharing.
+// Counters that the driver writes. They have their own cache line, to avoid false sharing.
 struct alignas(64) Traffic {
   Tally data_sent, data_received;
   Tally control_sent, control_received;

@@ -8,17 +8,17 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr size_t kFinalists = 4;    // including the starting values
-constexpr size_t kFinalRounds = 3;  // odd, so that one disturbed sample cannot decide
-constexpr size_t kMostVisits = 2;   // per candidate during the search; the finals measure the best ones again
-constexpr double kDoubtful = 0.7;   // fraction of the best score so far
+constexpr size_t kFinalists = 4;    // number of finalists, including the starting values
+constexpr size_t kFinalRounds = 3;  // rounds of the finals; odd, so that one disturbed sample cannot decide
+constexpr size_t kMostVisits = 2;   // samples per candidate during the search; the finals measure the best ones again
+constexpr double kDoubtful = 0.7;   // fraction of the best score so far below which a sample is doubtful
 constexpr double kLeastSpread = 0.01;
 
 const std::vector<uint64_t> kFusion = {kMiB / 2, 2 * kMiB, 8 * kMiB, 32 * kMiB, 128 * kMiB};
 const std::vector<uint64_t> kCycle = {100, 300, 1000, 3000, 10000};  // microseconds
 const std::vector<uint64_t> kChunk = {64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB, Autotuner::kLargestChunk};
 
-// Return the grid along one knob, including the starting value, or only that value if the user fixed it.
+// Return the grid of values for one knob, including the starting value. If the user fixed the value, return only that.
 std::vector<uint64_t> Axis(const std::vector<uint64_t>& grid, uint64_t start, bool fixed) {
   if (fixed) return {start};
   std::vector<uint64_t> axis = grid;
@@ -103,7 +103,7 @@ size_t Autotuner::IndexOf(const GaussianProcess::Point& point) const {
 void Autotuner::AddSample(double bytes, double seconds) {
   if (phase_ == Phase::kChosen) return;
   const bool sound = bytes > 0 && seconds > 0;
-  if (phase_ != Phase::kWarmup && !sound) return;  // the sample gives no information, so repeat it
+  if (phase_ != Phase::kWarmup && !sound) return;  // repeat the sample, because it gives no information
   if (phase_ != Phase::kWarmup) candidates_[current_].scores.push_back(std::log(bytes / seconds));
   ++samples_;
   Advance();

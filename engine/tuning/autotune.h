@@ -17,7 +17,7 @@ struct AutotuneOptions {
   Tuning start;
   bool fixed_fusion = false, fixed_cycle = false, fixed_chunk = false;  // values set by the user, which are not changed
   int warmup_samples = 3;
-  int search_samples = 20;  // if 0, the starting values are kept
+  int search_samples = 20;  // number of samples of the search; if 0, the starting values are kept
   double noise = 0.8;       // standard deviation of a sample, relative to the effect of the values
 };
 
@@ -47,7 +47,7 @@ class Autotuner {
   struct Candidate {
     Tuning values;
     GaussianProcess::Point point;
-    std::vector<double> scores;  // as logarithms, so that a factor counts equally everywhere
+    std::vector<double> scores;  // scores as logarithms, so that a factor counts equally everywhere
   };
 
   void AddCandidates(const std::vector<std::vector<uint64_t>>& axes, const Tuning& start);
@@ -64,9 +64,9 @@ class Autotuner {
   Phase phase_ = Phase::kWarmup;
   std::vector<Candidate> candidates_;
   size_t start_ = 0, current_ = 0;
-  int samples_ = 0;           // of the current phase
+  int samples_ = 0;           // samples that the current phase has taken
   std::vector<size_t> plan_;  // candidates to measure: for the opening of the search, later for the finals
-  size_t opened_ = 0;         // how much of the opening is done
+  size_t opened_ = 0;         // number of opening samples that are done
   std::vector<size_t> finalists_;
   GaussianProcess model_;
   double best_ = 0;  // highest mean of the model among the measured candidates

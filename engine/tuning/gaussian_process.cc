@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-constexpr double kLength = 0.5;   // half the cube, because settings act smoothly on a logarithmic scale
+constexpr double kLength = 0.5;   // length scale: half the cube, because settings act smoothly on a logarithmic scale
 constexpr double kJitter = 1e-6;  // keeps the matrix positive definite when points repeat without noise
 
 double Kernel(const GaussianProcess::Point& a, const GaussianProcess::Point& b) {

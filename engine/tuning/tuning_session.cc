@@ -106,7 +106,7 @@ std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time
 }
 
 void TuningSession::BeginStep(Clock::time_point now) {
-  if (tuner_.phase() == Autotuner::Phase::kChosen) {  // from the beginning, because there was nothing to tune
+  if (tuner_.phase() == Autotuner::Phase::kChosen) {  // chosen from the beginning if there is nothing to tune
     EndSample(now);
   } else if (settling_) {
     BeginSample(now);

@@ -33,8 +33,8 @@ class StepFinder {
 
 // Collectives that use a hierarchical algorithm.
 struct ByHost {
-  bool sums = false;   // true if allreduce does
-  bool moves = false;  // true if allgather does
+  bool sums = false;   // true if allreduce uses a hierarchical algorithm
+  bool moves = false;  // true if allgather uses a hierarchical algorithm
 };
 
 // Log with one line for each sample and one for the choice, flushed at once. If the file cannot be written, it logs a
@@ -75,7 +75,7 @@ class TuningSession {
   AutotuneLog file_;
   StepFinder finder_;
   const int steps_per_sample_;
-  bool settling_ = true;  // the first step with new values belongs to no sample
+  bool settling_ = true;  // true during the first step with new values, which belongs to no sample
   int steps_ = 0;
   double bytes_ = 0;
   Clock::time_point began_;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run an elastic example, kill some of its workers, and draw the loss and the number of workers over time.
+r"""Run an elastic example, kill some of its workers, and draw the loss and the number of workers over time.
 
-    python examples/elastic/chart.py --kills 4 --output chart.svg -- \\
-        horovodrun -np 4 --min-np 2 python examples/elastic/pytorch_digits.py --pause 0.03
+python examples/elastic/chart.py --kills 4 --output chart.svg -- horovodrun -np 4 --min-np 2 \
+    python examples/elastic/pytorch_digits.py --pause 0.03
 """
 
 from __future__ import annotations

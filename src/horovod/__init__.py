@@ -6,10 +6,11 @@ Importing this module loads no framework, no NumPy and no engine.
 
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.version import VERSION as __version__  # noqa: N811 - the usual name
+
 if TYPE_CHECKING:
     from horovod.launcher.run_function import run as run
 
-__version__ = "1.0.0.dev0"
 __all__ = ["__version__", "run"]
 
 

@@ -243,7 +243,7 @@ class World:
     def let_wait(self, device: int, stream: int) -> None:
         """Make a stream of the device wait for all operations that are done: these are launched, but may still run.
 
-        EngineError if the world has ended because of a lost rank; the results on the device are then undefined.
+        Raise EngineError if the world has ended because of a lost rank; the results on the device are then undefined.
         """
     def prompt_stream(self, device: int, kind: int, reduce_op: int, dtype: int) -> int:
         """Return the stream of operations with `prompt` of this kind.
@@ -261,7 +261,7 @@ class World:
         """Wait for all operations and release them, then raise the first failure."""
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float = -1.0) -> bool:
-        """Wait without the GIL, and check for signals every 50 ms. EngineError if the operation failed.
+        """Wait without the GIL, and check for signals every 50 ms. Raise EngineError if the operation failed.
 
         Return False if it is not done after `timeout_s` seconds (negative: no limit).
         """
@@ -293,11 +293,11 @@ class World:
     def allocate_region(self, process_set: int, device: int, nbytes: int) -> Region | None:
         """Return memory of a device in which in-place allreduces of the set's members copy nothing. It is not zeroed.
 
-        None if the members do not share the device, or if that is unknown before their first operations on it.
+        Return None if the members do not share the device, or if that is unknown before their first operations on it.
         """
     def describe(self) -> str: ...
     def start_timeline(self, path: bytes, mark_cycles: bool = False) -> None:
-        """Write this rank's events to a file as a Chrome trace. EngineError if the file cannot be written."""
+        """Write this rank's events to a file as a Chrome trace. Raise EngineError if the file cannot be written."""
     def stop_timeline(self) -> None: ...
     def show(self, name: str, began_ns: int, ended_ns: int) -> None:
         """Add an event of the program itself to the timeline, if one is written. Times are from time.monotonic_ns."""
@@ -568,7 +568,7 @@ class GradientTable:
             bundle: Name of the bundle's allreduce; None to send no bundle.
         """
     def land(self, numbers: list[int], grads: list[Any]) -> None:
-        """Record that these gradients were reduced. ValueError if the program moved or replaced one meanwhile.
+        """Record that these gradients were reduced. Raise ValueError if the program moved or replaced one meanwhile.
 
         A further pass is refused while their parameters still have these gradients.
         """
@@ -612,5 +612,5 @@ def codec_topk_encode(values: int, residual: int, left: int, count: int, k: int,
 def codec_topk_decode(wire: int, bytes: int, count: int, factor: float, out: int, accumulate: bool) -> None:
     """Add factor * value at each index of `out`, which is zeroed first unless `accumulate` is True.
 
-    ValueError for an invalid message.
+    Raise ValueError for an invalid message.
     """

@@ -30,7 +30,7 @@ _IGNITE = (
     "Ignite",
     "Pass a backend to idist.Parallel() ('gloo', or 'nccl' for ranks with a GPU each), or call hvd.init() first.",
 )
-# By module: the method that begins a training, the library, and the remedy.
+# For each module: the method that begins a training, the library, and the remedy.
 _BEGINNINGS = {
     "lightning.pytorch.trainer.trainer": ("Trainer.fit", *_TRAINER),
     "pytorch_lightning.trainer.trainer": ("Trainer.fit", *_TRAINER),

@@ -15,14 +15,9 @@ from urllib.parse import parse_qs, urlparse
 
 from horovod import accelerate_on_cpu, library_warnings
 from horovod.common import place_variables, torchrun_variables
-
-NAME = "horovod"
-DEVICES = ["cpu", "cuda"]
-GROUP_ALONE = (
-    "torch.distributed has a group of 1 process, but this job has {size} ranks: what uses that group (DDP, Accelerate, "
-    "Lightning, ...) trains each rank alone. Call torch.distributed.init_process_group() without rank and world_size, "
-    "and leave RANK, WORLD_SIZE and LOCAL_RANK to the launcher."
-)
+from horovod.torch_backend_names import DEVICES as DEVICES
+from horovod.torch_backend_names import GROUP_ALONE as GROUP_ALONE
+from horovod.torch_backend_names import NAME as NAME
 
 
 def register() -> None:

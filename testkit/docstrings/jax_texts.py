@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from testkit.docstrings import operations
+from testkit.docstrings import local_sgd, operations
 from testkit.docstrings.entry import Entry
 from testkit.docstrings.training import COMPRESSION, COMPRESSOR, OPTIMIZER_ARGUMENTS, RUN
 
@@ -13,8 +13,10 @@ _INT8 = (
     "hvd.Compression.none, fp16 or bf16 (the type in which floating-point values are sent), hvd.Compression.int8() "
     "(what leaves a host travels as 8-bit numbers; op must be Average or Sum), or your own subclass of hvd.Compressor."
 )
-_INSIDE = "Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors "
-"below there, too."
+_INSIDE = (
+    "Inside jit the operation becomes part of the program. Within hvd.translated_errors() the compiled program raises "
+    "the errors below, too."
+)
 _TREE = "An array, or a tree of arrays that is sent as one unit. It does not change."
 _TREES = "List of arrays or of trees of arrays. They do not change."
 _LOST = "A rank failed or left the job."
@@ -180,3 +182,4 @@ TABLE = {
         "train(hvd.elastic.JaxState(step=0))  # on 2 ranks: 1"
     ),
 }
+TABLE |= local_sgd.JAX

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from testkit.docstrings import local_sgd
 from testkit.docstrings.entry import Entry
 from testkit.docstrings.training import OPTIMIZER_ARGUMENTS
 
@@ -221,3 +222,4 @@ TABLE |= {
         example="checkpoint = hvd.callbacks.BestModelCheckpoint(monitor='loss')\ncheckpoint.filepath = 'best.keras'",
     ),
 }
+TABLE |= local_sgd.KERAS

@@ -9,11 +9,10 @@ from testkit.docstrings import operations, shared
 from testkit.docstrings.entry import Entry
 from testkit.docstrings.training import COMPRESSION, COMPRESSOR
 
-_LATER = "MXNet runs the operation later. Reading the result raises what went wrong between the ranks."
+_LATER = "MXNet runs the operation later. If it fails, reading the result raises the error."
 _WAITS = (
-    "MXNet runs the operation later, but the call waits for the sizes of the result. Reading the result raises errors "
-    "that "
-    "the call has not raised yet."
+    "MXNet runs the operation later, but the call waits for the sizes of the result. If the operation fails later, "
+    "reading the result raises the error."
 )
 _LOST = {"HorovodInternalError": "A rank failed or left the job."}
 _WAITING = ("allgather", "grouped_allgather", "alltoall")
@@ -66,7 +65,7 @@ TABLE = {
         "Optimizer that sums each gradient over all ranks before it updates the parameter.",
         "The `rescale_grad` of the wrapped optimizer holds the division by the number of ranks. Use it with "
         "Module.fit() "
-        "and in loops of your own; for gluon, use hvd.DistributedTrainer.",
+        "and in your own training loops; for gluon, use hvd.DistributedTrainer.",
         {"optimizer": "The optimizer to wrap, of mx.optimizer.", **_TRAINING},
         example="optimizer = mx.optimizer.SGD(learning_rate=0.1)\noptimizer = hvd.DistributedOptimizer(optimizer)",
     ),

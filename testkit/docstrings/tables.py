@@ -15,6 +15,7 @@ from testkit.docstrings import (
 )
 from testkit.docstrings.arguments import ARGUMENTS as ARGUMENTS
 from testkit.docstrings.entry import Entry
+from testkit.docstrings.method_texts import METHODS as METHODS
 
 # Modules with a public __all__, and the texts and words of each.
 MODULES = {
@@ -46,7 +47,10 @@ _CALLBACKS = [
     "MetricAverageCallback",
 ]
 # Public names of modules without an __all__.
-NAMES = {"horovod.keras.callbacks": _CALLBACKS, "horovod.tensorflow.keras.callbacks": _CALLBACKS}
+NAMES = {
+    "horovod.keras.callbacks": [*_CALLBACKS, "DiLoCoCallback", "LocalSGDCallback"],
+    "horovod.tensorflow.keras.callbacks": _CALLBACKS,
+}
 
 # Public names that a function makes, by the module and path of the definition.
 _FACTORIES = "horovod._keras.shared_functions"
@@ -72,3 +76,20 @@ TABLES: dict[str, dict[str, Entry]] = {
     "data": other_texts.DATA,
     "ray": other_texts.RAY,
 }
+
+# Public methods that only a framework or the package itself calls.
+NOT_FOR_PROGRAMS = {
+    *("after_create_session", "begin", "call", "forward", "on_batch_begin", "on_batch_end", "on_epoch_begin"),
+    *(
+        "on_epoch_end",
+        "on_train_begin",
+        "on_train_batch_begin",
+        "on_train_batch_end",
+        "create_state",
+        "create_state_multi_precision",
+        "update",
+    ),
+    *("update_multi_precision", "set_learning_rate", "set_lr_mult", "set_wd_mult", "apply_gradients"),
+    *("compute_gradients", "backend_cls", "train_func_context", "bind", "invalidate"),
+}
+INTERNAL_CLASSES = {"BaseHorovodWorker", "CommitStateCallbackImpl"}

@@ -184,7 +184,7 @@ TABLE = {
     ),
     "Compressor": COMPRESSOR,
     "TensorFlowState": Entry(
-        "State of a training loop of your own, for hvd.elastic.run(): variables and Python values.",
+        "State of your own training loop, for hvd.elastic.run(): variables and Python values.",
         "commit() saves all of it; restore() writes what was saved; sync() gives all ranks the variables of rank 0, "
         "and "
         "the values that rank 0 saved last.",

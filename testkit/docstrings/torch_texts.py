@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from testkit.docstrings import operations
 from testkit.docstrings.entry import Entry
+from testkit.docstrings.local_sgd import LOCAL_SGD_ARGUMENTS
 from testkit.docstrings.training import COMPRESSION, COMPRESSOR, OPTIMIZER_ARGUMENTS, RUN
 
 _GRADIENT = "Gradients flow through this operation."
@@ -114,6 +115,34 @@ TABLE = {
         "The optimizer, which reduces as hvd.DistributedOptimizer() does.",
         {"ValueError": "An argument is not valid."},
         "model = torch.nn.Linear(2, 1)\noptimizer = hvd.OneBitAdam(model.parameters(), lr=0.001)",
+    ),
+    "DiLoCo": Entry(
+        "Return an optimizer with which workers train alone and exchange their weights in rounds.",
+        "Each worker makes the inner optimizer's steps on its own. In a round, an outer optimizer moves the global "
+        "weights towards the workers' average, and the workers continue from there with their inner state. All workers "
+        "hold the same bits after a round. Call finish() of the returned optimizer on every rank when training ends.",
+        {
+            "inner": "The optimizer of each worker, usually AdamW.",
+            "named_parameters": "What model.named_parameters() returns. Its names tell the layers of which fragments "
+            "are made. By default each parameter is a layer.",
+            **LOCAL_SGD_ARGUMENTS,
+        },
+        "The optimizer. Its parameter groups and its state are those of `inner`.",
+        {"ValueError": "An argument is not valid."},
+        "inner = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters())\noptimizer = hvd.DiLoCo(inner, every=50)",
+    ),
+    "LocalSGD": Entry(
+        "Return an optimizer with which workers train alone and average their weights in rounds.",
+        "It is hvd.DiLoCo() whose outer rule takes the workers' average as it is.",
+        {
+            "optimizer": "The optimizer of each worker.",
+            "every": LOCAL_SGD_ARGUMENTS["every"],
+            "options": "More arguments of hvd.DiLoCo().",
+        },
+        "The optimizer. Its parameter groups and its state are those of `optimizer`.",
+        {"ValueError": "An argument is not valid."},
+        "inner = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)\n"
+        "optimizer = hvd.LocalSGD(inner, every=10)",
     ),
     "SyncBatchNorm": Entry(
         "Batch normalization with the statistics of all ranks of the process set, for any number of dimensions.",

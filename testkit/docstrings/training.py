@@ -13,7 +13,7 @@ COMPRESSION = Entry(
     example="tensor = $other\nhvd.allreduce(tensor, compression=hvd.Compression.fp16)$list  # on 2 ranks: [0.0, 0.0]",
 )
 COMPRESSOR = Entry(
-    "Base class for compressors of your own.",
+    "Base class for your own compressors.",
     "Override two static methods. `compress(tensor)` returns the $tensor to send and a context; "
     "`decompress(tensor, ctx)` returns the result in the original type.",
     example="half = hvd.Compression.fp16\nissubclass(half, hvd.Compressor)  # on 2 ranks: True",

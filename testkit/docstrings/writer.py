@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 from api_names import Found, Sources
 
 from testkit.docstrings.entry import Entry, docstring, parameters
-from testkit.docstrings.tables import ARGUMENTS, INNER, MODULES, NAMES, TABLES
+from testkit.docstrings.tables import ARGUMENTS, INNER, METHODS, MODULES, NAMES, TABLES
 from testkit.docstrings.words import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,11 +52,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Definition:
-    """A public function or class.
+    """A public function, class or method.
 
     Args:
         module: The public module.
-        name: Its name there.
+        name: Its name there; for a method with the class that defines it.
         api: The table that has its entry.
         path: The file that defines it.
         node: The definition.
@@ -85,6 +85,29 @@ def definitions(root: Path = SOURCES) -> Iterator[Definition]:
             if (path, found.node.lineno) not in seen:
                 seen.add((path, found.node.lineno))
                 yield Definition(module, name, api, path, found.node, _arguments(sources, found))
+            if isinstance(found.node, ast.ClassDef):
+                for one in _methods(sources, found, module, api):
+                    if (one.path, one.node.lineno) not in seen:
+                        seen.add((one.path, one.node.lineno))
+                        yield one
+
+
+def _methods(sources: Sources, owner: Found, module: str, api: str) -> Iterator[Definition]:
+    """Yield the methods of a class, and of the classes that it inherits from, that the table names."""
+    for method, found_in in sources.methods(owner).items():
+        for class_name, found in found_in:
+            table = "shared" if found.module.startswith("horovod.common.") else api
+            name, path = f"{class_name}.{method}", sources.path(found.module)
+            assert isinstance(found.node, ast.FunctionDef)
+            assert path is not None
+            if entry_of(table, name) is not None:
+                yield Definition(module, name, table, path, found.node, parameters(found.node, found.is_method))
+
+
+def entry_of(api: str, name: str) -> Entry | None:
+    """Return the text of a name in an API, or else its text for all APIs."""
+    tables = (TABLES[api], METHODS.get(api, {}), TABLES["shared"], METHODS["shared"])
+    return next((table[name] for table in tables if name in table), None)
 
 
 def _found(sources: Sources, module: str, name: str) -> Found | None:
@@ -117,7 +140,7 @@ def targets(root: Path = SOURCES) -> list[Target]:
     """Return the definitions that the table names."""
     made = []
     for one in definitions(root):
-        entry = TABLES[one.api].get(one.name) or TABLES["shared"].get(one.name)
+        entry = entry_of(one.api, one.name)
         if entry is not None:
             made.append(Target(f"{one.module}.{one.name}", one.api, one.path, one.node, one.names, entry))
     return made

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizer for C++, as far as mutants need it: tokens with position, enclosing brackets, and statements.
+"""Tokenizer for C++, as far as mutants and the check of prose need it: tokens with position, brackets, statements.
 
-It skips comments, preprocessor lines and everything between #if and #endif, which may be for another processor. The
-sources are formatted by clang-format, so spaces distinguish `a < b` and `a * b` from `vector<int>` and `int* a`.
+The tokens leave out comments, preprocessor lines and everything between #if and #endif, which may be for another
+processor. The sources are formatted by clang-format, so spaces distinguish `a < b` and `a * b` from `vector<int>` and
+`int* a`.
 """
 
 from __future__ import annotations
@@ -88,6 +89,17 @@ def tokens_of(text: str) -> list[Token]:
     tokens = list(_plain_tokens(text))
     _put_into_groups(tokens)
     return tokens
+
+
+def comments_of(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield the line, counted from 1, the column and the text of each comment, also between #if and #endif."""
+    line, line_start = 1, 0
+    for match in _TOKEN.finditer(text):
+        if match.lastgroup == "comment":
+            yield line, match.start() - line_start, match[0]
+        ends = match[0].count("\n")
+        if ends:
+            line, line_start = line + ends, match.start() + match[0].rindex("\n") + 1
 
 
 def _plain_tokens(text: str) -> Iterator[Token]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from testkit.mutants.change import Key
 
 FILE = "tests/mutants-equivalent.txt"
-MAX_SHARE = 0.1  # of all judged mutants
+MAX_SHARE = 0.1  # largest share of the judged mutants
 _ENTRY = re.compile(r"^(\S+)(?: \((\d+)\))?\n- (.*)\n\+ (.*)\n= (.+(?:\n  .+)*)$", re.MULTILINE)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files to change: five subfolders of the engine, and the Python modules that ARCHITECTURE.md calls pure."""
+"""Files to change: five subfolders of the engine, and the Python modules without a clock, thread or socket."""
 
 from __future__ import annotations
 
@@ -69,10 +69,15 @@ PYTHON_PARTS = (
     PythonPart("launcher/elastic/choice.py"),
     PythonPart("launcher/elastic/cut_rules.py"),
     PythonPart("launcher/elastic/cuts.py"),
+    PythonPart("launcher/elastic/end_rules.py"),
+    PythonPart("launcher/elastic/event_rules.py"),
+    PythonPart("launcher/elastic/generation_rules.py"),
     PythonPart("launcher/elastic/host_book.py"),
     PythonPart("launcher/elastic/membership.py"),
     PythonPart("launcher/elastic/places.py"),
     PythonPart("launcher/elastic/progress.py"),
+    PythonPart("launcher/elastic/turn.py"),
+    PythonPart("launcher/elastic/upkeep_rules.py"),
     PythonPart("launcher/remote/addresses.py"),
     PythonPart("torch/gradients/rounds.py"),
     PythonPart("torch/hooks/comparison.py"),

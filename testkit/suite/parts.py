@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testkit.suite.selection import Pick
+from testkit.suite.selection import OldVersion, Pick
 
 TORCH = {"HOROVOD_TEST_DOORS": "torch"}  # PyTorch is installed, so its tests must not be skipped
 # Environments for parts of REST. LEFT selects the tests that TEST has not run, without those that must run alone, which
@@ -187,14 +187,51 @@ DOCS = Part(
 
 TEST = (*SETUP, ENGINE, UNIT, RANKS, LAUNCHER, FAULTS, DOCS, PROMISES)
 
-# First the parts that compile and compute, two at a time, beside the soak, which mostly waits. Then those with
-# deadlines.
+# Two ranks in shared memory show how an old version of a framework differs. What is left out uses the framework only as
+# other tests do, and takes long; the newest version runs it.
+OLD = OldVersion(
+    once_in="tests/parallel/*",
+    modes=("eager", "function", "graph", "jit"),
+    worlds=("tcp2", "shm4", "tcp4", "hosts3", "hosts4", "homes4"),
+    left_out=(
+        Pick("tests/unit/test_torch_codecs.py"),
+        Pick("tests/parallel/torch/test_random_rounds.py"),
+        Pick("tests/parallel/tensorflow/test_data_service.py"),
+        Pick("tests/parallel/keras/test_programs.py", names=("test_tutorial*",)),
+        Pick("tests/parallel/keras/test_keras_compression.py", names=("test_fit_and_what_the_backend_does_not_have*",)),
+        Pick(
+            "tests/parallel/tensorflow/test_tensorflow_compression.py",
+            names=(
+                "test_a_bad_value_on_one_rank*",
+                "test_what_elastic_jobs_trace*",
+                "test_what_is_refused*",
+                "test_allreduce_without_feedback*",
+                "test_sums_dense_steps*",
+            ),
+        ),
+        Pick(
+            "tests/parallel/tensorflow/test_several_models.py", names=("test_two_tapes*", "test_none_on_one_rank?shm*")
+        ),
+        Pick("tests/parallel/jax/test_jax_compression.py", names=("test_allreduce_without_feedback*",)),
+        Pick("tests/parallel/jax/test_jax_compression_methods.py", names=("test_one_bit_adam_ends_its_warm_up*",)),
+    ),
+)
+
+# Two parts compute while a third one mostly waits. Parts that often fail come first, and long ones do not come last.
+# Limits inside tests grow with the load (testkit/speed), except for promised times, which end the list.
 REST = (
     Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
     Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),
     Part("lint", "ruff, mypy, clang-format and our own rules", ("make", "lint"), after=("tools",)),
     Part("site", "the documentation's site", ("make", "docs"), after=("tools",)),
     Part("soak", "an elastic job under random faults", ("make", "test-soak"), cores=0, after=("tools",)),
+    Part(
+        "jobs",
+        "the launcher, faults, MPI and the stand-ins for GPUs",
+        ("make", "test-jobs"),
+        after=("tools",),
+        env=LEFT,
+    ),
     Part(
         "asan-build",
         "the engine with ASan and UBSan",
@@ -211,22 +248,22 @@ REST = (
         after=("asan-build",),
     ),
     Part("tensorflow", "TensorFlow and Keras", ("make", "test-tensorflow"), after=("newest",)),
+    Part(
+        "hosts",
+        "several hosts: ssh, Slurm, MPI (needs root)",
+        ("make", "test-hosts"),
+        cores=0,
+        after=("tools",),
+        env=LEFT,
+    ),
+    Part("ray", "Ray", ("make", "test-ray"), cores=0, after=("tools",)),
     Part("tsan", "the engine's unit tests under TSan", ("make", "sanitize-thread"), after=("lint",), env=ONE_JOB),
+    Part("all-ranks", "NumPy and PyTorch in all worlds", ("make", "test-ranks"), after=("tools",), env=LEFT),
     Part("jax", "JAX", ("make", "test-jax"), after=("newest",)),
     Part("mxnet", "MXNet", ("make", "test-mxnet"), after=("tools",)),
     Part("old-torch", "the oldest PyTorch", ("make", "test-old-torch"), after=("tools",)),
     Part("old-jax", "the oldest JAX", ("make", "test-old-jax"), after=("tools",)),
     Part("old-tensorflow", "the oldest TensorFlow", ("make", "test-old-tensorflow"), after=("tools",)),
-    Part(
-        "jobs",
-        "the launcher, faults, MPI and the stand-ins for GPUs",
-        ("make", "test-jobs"),
-        after=("tools",),
-        env=LEFT,
-    ),
-    Part("all-ranks", "NumPy and PyTorch in all worlds", ("make", "test-ranks"), after=("tools",), env=LEFT),
-    Part("hosts", "several hosts: ssh, Slurm, MPI (needs root)", ("make", "test-hosts"), after=("tools",), env=LEFT),
-    Part("ray", "Ray", ("make", "test-ray"), after=("tools",)),
     Part(
         "all-promises",
         "all times that the product promises",

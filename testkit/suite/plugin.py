@@ -19,7 +19,7 @@ from testkit.foreign_load import ForeignLoad
 from testkit.places import ROOT
 from testkit.speed import patience
 from testkit.started import ranks_started
-from testkit.suite.parts import TEST
+from testkit.suite.parts import OLD, TEST
 from testkit.suite.records import Record, RecordWriter
 from testkit.suite.selection import Known, picked
 
@@ -36,8 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     names = ", ".join(_PARTS)
     parser.addoption(
         "--selection",
-        choices=["test", "rest", "rest-promises", *_PARTS],
-        help=f"test: what `make test` runs; rest: everything else; or a part of `make test`: {names}",
+        choices=["test", "rest", "rest-promises", "old", *_PARTS],
+        help="test: what `make test` runs; rest: everything else; old: what a framework's oldest version runs; "
+        f"or a part of `make test`: {names}",
     )
 
 
@@ -67,6 +68,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _choices(selection: str, items: list[pytest.Item]) -> list[bool]:
     tests = [known(item) for item in items]
+    if selection == "old":
+        return OLD.picked(tests)
     if selection.startswith("rest"):
         in_test = picked([pick for picks in _PARTS.values() for pick in picks], tests)
         wants_promises = selection == "rest-promises"

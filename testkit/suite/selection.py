@@ -56,3 +56,36 @@ def picked(picks: Iterable[Pick], tests: Sequence[Known]) -> list[bool]:
             files_done.add(test.file)
             chosen[index] = True
     return chosen
+
+
+@dataclass(frozen=True)
+class OldVersion:
+    """Tests for the oldest version of a framework, which runs the code that other parts test on the newest version.
+
+    Of each test function they are the first case in each mode, because further cases differ in what is no framework's:
+    data types, reductions, algorithms.
+
+    Args:
+        once_in: A pattern of the files whose functions have one case in each mode; others keep all cases.
+        modes: Words of cases that run different code of the framework.
+        worlds: The worlds that are left out.
+        left_out: Tests that use nothing that depends on the version.
+    """
+
+    once_in: str
+    modes: Sequence[str]
+    worlds: Sequence[str]
+    left_out: Sequence[Pick]
+
+    def picked(self, tests: Sequence[Known]) -> list[bool]:
+        """Return for each test, in the order of collection, True if it is selected."""
+        seen: set[tuple[str, str, frozenset[str]]] = set()
+        chosen = []
+        for test in tests:
+            function, _, case = test.name.partition("[")
+            key = (test.file, function, frozenset(self.modes) & frozenset(case.rstrip("]").split("-")))
+            is_left_out = test.is_slow or test.world in self.worlds or any(pick.matches(test) for pick in self.left_out)
+            chosen.append(not is_left_out and not (fnmatchcase(test.file, self.once_in) and key in seen))
+            if not is_left_out:
+                seen.add(key)
+        return chosen

@@ -199,7 +199,7 @@ class Checks:
         assert [item["rank"] for item in everything] == list(range(self.size))
         dist.barrier()
         cpu = of_rank(self.rank, (6,))
-        dist.all_reduce(cpu)  # the same group serves both devices
+        dist.all_reduce(cpu)  # one group serves both devices
         same(cpu, reduce(torch.add, self.everyones((6,))))
 
     def futures(self) -> None:

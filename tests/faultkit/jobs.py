@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from testkit.launcher import HOROVODRUN
 from testkit.meeting import Meeting
 from testkit.places import ROOT, TESTS, python_path
+from testkit.preloaded import command as fork_command
 from testkit.processes import Process, accounts, wait_for_all
 from testkit.started import count_ranks
 
@@ -21,6 +22,12 @@ from horovod.launcher.start.hosts import SlotInfo
 def program(name: str, *arguments: str) -> list[str]:
     """Return the command line of a worker program of tests/faults."""
     return [sys.executable, "-m", "faultkit.program", str(TESTS / "faults" / "programs" / f"{name}.py"), *arguments]
+
+
+def forked(name: str, *arguments: str) -> list[str]:
+    """Return the same, but the program is forked by a server if its variables are set (see testkit/preloaded)."""
+    words = program(name, *arguments)
+    return [*fork_command(str(TESTS / "faultkit" / "program.py")), *words[words.index("faultkit.program") + 1 :]]
 
 
 class Job:

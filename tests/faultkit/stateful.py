@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from faultkit.jobs import program
+from faultkit.jobs import forked
 from faultkit.reports import Report
 from faultkit.stepping import SteppingJob
 
@@ -21,7 +21,7 @@ class StatefulJob(SteppingJob):
     ) -> None:
         self.stop = folder / "stop"
         ours = {"OMP_NUM_THREADS": "1", **(env or {})}
-        super().__init__(program(name, str(self.stop), *words), size, ("--min-np", str(least)), ours)
+        super().__init__(forked(name, str(self.stop), *words), size, ("--min-np", str(least)), ours)
 
     def await_report(self, event: str, limit_s: float = 60, **details: object) -> Report:
         def matching(reports: list[Report]) -> Report | None:

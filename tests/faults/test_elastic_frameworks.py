@@ -19,8 +19,8 @@ def cases():
 
 @pytest.mark.timeout(240)  # four processes import the framework, three of them at the same time
 @pytest.mark.parametrize("framework", cases())
-def test_compiled_steps_survive_the_loss_of_a_worker(tmp_path, framework):
-    with StatefulJob("elastic_frameworks", tmp_path, 3, framework, env=QUIET, least=2) as job:
+def test_compiled_steps_survive_the_loss_of_a_worker(tmp_path, framework, forking):
+    with StatefulJob("elastic_frameworks", tmp_path, 3, framework, env=QUIET | forking(framework), least=2) as job:
         first = job.stepped(0, 3)
         job.kill(first[1])
         # The replacement gets the state and its predecessor's rank in the set. The others may have made steps before.

@@ -148,7 +148,7 @@ def test_rank_0_without_the_folder_that_others_see_ends_the_job(zygote, tmp_path
 def test_a_checkpoint_folder_that_is_a_file_ends_the_job(zygote, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     job = Job(zygote, tmp_path / "file")
-    job.check_ended(f"{tmp_path / 'file'} is a file, and no directory")
+    job.check_ended(f"{tmp_path / 'file'} is a file, not a directory")
     assert job.started == 2
     assert (tmp_path / "file").read_text() == "not a folder"
 

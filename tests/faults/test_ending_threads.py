@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import pytest
 from faultkit.ending_calls import KINDS
-from faultkit.jobs import PlainJob, program
+from faultkit.jobs import PlainJob, forked
 
 ENDS = int(os.environ.get("HOROVOD_TEST_ENDS", "3"))
 SEED = int(os.environ.get("HOROVOD_TEST_SEED") or time.time_ns() % 1_000_000)
@@ -46,7 +46,7 @@ def need(framework: str) -> None:
 
 
 def check_end(kinds: list[str], code: int, seed: int, env: Mapping[str, str] | None = None) -> None:
-    with PlainJob(program("ending", ",".join(kinds), str(code), str(seed)), "a:2", env) as job:
+    with PlainJob(forked("ending", ",".join(kinds), str(code), str(seed)), "a:2", env) as job:
         codes = job.wait(limit_s=60)
         printed = job.printed_by_all()
     assert codes == [code, code], f"seed {seed}\n{printed}"
@@ -55,15 +55,16 @@ def check_end(kinds: list[str], code: int, seed: int, env: Mapping[str, str] | N
 
 @pytest.mark.timeout(90 + 15 * ENDS)
 @pytest.mark.parametrize("framework", MODULES)
-def test_fault_42_the_exit_code_is_the_programs(framework):
+def test_fault_42_the_exit_code_is_the_programs(framework, forking):
     need(framework)
     print(f"HOROVOD_TEST_SEED={SEED}")
     for index in range(ENDS):
         asks = framework == "numpy" and index // 2 % 2 == 1
-        check_end(kinds_of(framework), (0, 3)[index % 2], SEED + index, ASKS_AT_ONCE if asks else {})
+        env = forking(framework) | (ASKS_AT_ONCE if asks else {})
+        check_end(kinds_of(framework), (0, 3)[index % 2], SEED + index, env)
 
 
 @pytest.mark.parametrize("framework", JOINS)
-def test_fault_42_the_exit_code_is_the_programs_while_a_thread_has_joined(framework):
+def test_fault_42_the_exit_code_is_the_programs_while_a_thread_has_joined(framework, forking):
     need(framework)
-    check_end([JOINS[framework]], 0, SEED)
+    check_end([JOINS[framework]], 0, SEED, forking(framework))

@@ -23,9 +23,9 @@ def old_h2(hosts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("old")
     ours = Path(horovod.__path__[0])
     shutil.copytree(ours, folder / "horovod", copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
-    init = folder / "horovod" / "__init__.py"
-    init.unlink()
-    init.write_text((ours / "__init__.py").read_text().replace(horovod.__version__, OTHER_VERSION))
+    version = folder / "horovod" / "common" / "version.py"
+    version.unlink()
+    version.write_text((ours / "common" / "version.py").read_text().replace(horovod.__version__, OTHER_VERSION))
     script = folder / "ssh.py"
     script.write_text(
         "import os, sys\n"

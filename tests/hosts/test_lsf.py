@@ -45,8 +45,8 @@ def test_ranks_are_started_with_jsrun_if_asked(lsf, horovodrun):
     ("flags", "text"),
     [
         (["-np", "3"], "--jsrun needs the same number of ranks on every host, not h1:1, h2:2: choose another -np"),
-        (["-H", "h1:1"], "-H does not go with --jsrun"),
-        (["--output-filename", "x"], "--output-filename does not go with --jsrun"),
+        (["-H", "h1:1"], "-H cannot be combined with --jsrun"),
+        (["--output-filename", "x"], "--output-filename cannot be combined with --jsrun"),
     ],
 )
 def test_what_jsrun_cannot_do_is_refused_by_name(lsf, horovodrun, flags, text):

@@ -6,6 +6,7 @@ A code block with a reason, such as "```console needs=slurm", is not run; test_w
 
 import os
 import re
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from testkit.launcher import HOROVODRUN
 from testkit.places import ROOT
 from testkit.preloaded import TORCH, Preloaded, command
 from testkit.processes import run
+from testkit.speed import patience
 
 
 def _is_installed(framework: str) -> bool:
@@ -27,9 +29,24 @@ ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if not _i
 # tests/parallel runs these examples in ranks that have imported the framework; tests/ray runs those of its pages.
 ELSEWHERE |= {ROOT / "docs" / f"{name}.md" for name in ("keras", "ray", "ray-executors", "tensorflow")}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - ELSEWHERE)]
+# Other tests run these tools and flags for each change, in less time.
+TESTED_ELSEWHERE = ("hvd doctor", "hvd test", "torchrun", "horovodrun -np 2 --", "horovodrun -np 2 python train.py --")
 NEEDS = {"slurm", "gpu", "kubernetes", "network"}
 # Code that the text around an example presupposes, by the example's first line.
-GIVEN = {"import horovod.torch as hvd  # or .tensorflow": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
+_COMMITS = """\
+import torch
+import horovod.torch as hvd
+from horovod.torch import elastic
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sampler = elastic.ElasticSampler(range(4))
+train = elastic.run(lambda state: state.commit())
+"""
+GIVEN = {
+    "import horovod.torch as hvd  # or .tensorflow": "import torch\nmodel = torch.nn.Linear(2, 1)\n",
+    "state = elastic.TorchState(model": _COMMITS,
+}
 
 
 def blocks():
@@ -54,8 +71,7 @@ def commands():
         for text in re.findall(r"^```console\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             for typed in re.findall(r"^\$ (.*)$", text, re.MULTILINE):
                 if typed not in seen:
-                    # test_hvd_tools runs these two commands for each change, so the slow ones here need not.
-                    marks = [pytest.mark.slow] if typed.startswith(("hvd doctor", "hvd test")) else []
+                    marks = [pytest.mark.slow] if typed.startswith(TESTED_ELSEWHERE) else []
                     yield pytest.param(typed, id=f"{_name(page)}: {typed}", marks=marks)
                 seen.add(typed)
 
@@ -106,9 +122,24 @@ def test_example(source, tmp_path, request):
 
 @pytest.mark.parametrize("typed", list(commands()))
 @pytest.mark.timeout(120)
-def test_command(typed, tmp_path):
+def test_command(typed, tmp_path, request):
     page = (ROOT / "docs" / "start" / "five-lines.md").read_text(encoding="utf-8")
     (tmp_path / "train.py").write_text(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[0])
+    if typed == "hvd stacks":
+        # Without a process ID it would also ask ranks of other tests, which may be frozen or end meanwhile.
+        typed = f"{typed} {request.getfixturevalue('job_that_waits').pid}"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run(["bash", "-c", typed], {"PATH": path, "OMP_NUM_THREADS": "1"}, limit_s=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def job_that_waits(launch, gate):
+    """Return a job of two ranks that run until the test ends."""
+    program = f"import horovod.numpy as hvd; hvd.init(); print('waiting', flush=True); {gate.pass_through}"
+    job = launch("-np", "2", sys.executable, "-c", program, stdout=subprocess.PIPE, text=True)
+    lines = {job.stdout.readline() for _ in range(2)}
+    assert lines == {"[0]<stdout>:waiting\n", "[1]<stdout>:waiting\n"}
+    yield job
+    gate.open(2)
+    assert job.wait(timeout=patience(20)) == 0

@@ -91,5 +91,5 @@ def test_what_cannot_be_started_or_kept_is_an_error(tmp_path: Path):
     file.touch()
     done = run(as_rank("--directory", str(file), "--", "echo", "ran"), PLACE)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"horovodrun: error: rank 1 cannot keep its output: [Errno 20] Not a directory: '{file}" in done.stderr
+    assert f"horovodrun: error: rank 1 cannot write its output: [Errno 20] Not a directory: '{file}" in done.stderr
     assert os.path.isfile(file)

@@ -90,7 +90,7 @@ def test_a_failure_ends_the_job_although_nobody_reads(stalled, ready, gate, laun
     report, output = unread.stderr.read(), unheard.stdout.read()
     assert "failed first: exit code 1" in report
     assert "    my own bug" in report
-    assert "bytes of output were lost: nobody has read any for 2 s" in report
+    assert "bytes of output were lost, because their reader has read nothing for 2 s" in report
     assert "[0]<stdout>:first\n" in output
 
 
@@ -158,7 +158,7 @@ def test_a_named_pipe_without_a_reader_is_refused_as_output_file(tmp_path):
     os.mkfifo(tmp_path / "rank.0" / "stdout")
     done = horovodrun("-np", "1", "--output-filename", str(tmp_path), "true", limit_s=20)
     assert done.returncode == 2
-    assert f"cannot write {tmp_path}/rank.0/stdout: nobody is reading this named pipe" in done.stderr
+    assert f"cannot write {tmp_path}/rank.0/stdout: no process is reading this named pipe" in done.stderr
 
 
 def test_fault_40_an_output_file_on_a_full_disk_is_reported_once_and_costs_the_exit_code(tmp_path):

@@ -77,7 +77,7 @@ def test_work_that_a_rank_left_running_is_named_once(flags, owner):
     done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started", env=env)
     assert (done.returncode, done.stdout) == (0, "[0]<stdout>:started\n")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"horovodrun: {owner} has ended and left 'sleep 100")
+    assert line.startswith(f"horovodrun: {owner} has ended but left 'sleep 100")
     assert " (and 1 more) running" in line
 
 

@@ -2,6 +2,7 @@
 """The PyTorch examples and two tutorial programs, run briefly on two ranks, print what they promise."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 import torch
 from testkit import places
 from testkit.launcher import horovodrun, lines_by_rank
+from testkit.needs import need
+from testkit.processes import Process
 
 HERE = Path(__file__).parent
 EXAMPLES = places.EXAMPLES / "pytorch"
@@ -134,6 +137,19 @@ def test_compression_sends_less_and_learns(tmp_path):
     assert runs["int8"]["losses"] == pytest.approx(runs["dense"]["losses"], rel=0.1)
     assert runs["onebit"]["losses"][1] < runs["onebit"]["losses"][0]
     assert "onebit" in (tmp_path / "compression.svg").read_text()
+
+
+def test_diloco_learns_on_two_sites_behind_a_slow_link():
+    need([] if os.geteuid() == 0 else ["root"], "the example makes network namespaces")
+    sites = [sys.executable, str(EXAMPLES / "two_sites.py"), "--mbit-per-s", "100"]
+    words = ["--epochs", "2", "--every", "11", "--wire", "int8"]
+    with Process([*sites, sys.executable, str(EXAMPLES / "diloco.py"), *words]) as job:
+        assert job.wait(120) == 0, job.account()
+        epochs = figures(r"epoch N/2 +N s +N MB sent over the network +validation N, N%", job.printed().splitlines())
+    assert [epoch[0] for epoch in epochs] == [1, 2]
+    # 144 thousand parameters are 0.3 MB in a round of two workers, and each epoch has four rounds.
+    assert all(0.5 < epoch[2] < 2 for epoch in epochs)
+    assert epochs[1][3] < epochs[0][3]
 
 
 def test_mixed_precision_learns_with_scaled_losses():

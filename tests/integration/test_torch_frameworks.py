@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole scripts over the horovod backend, or under horovodrun over another one: with Lightning, Accelerate,
-Transformers, Ignite and WebDataset, and autoloaded.
+"""Whole scripts over the horovod backend, or under horovodrun over another one.
+
+They use Lightning, Accelerate, Transformers, Ignite and WebDataset; one relies on autoloading.
 """
 
 import importlib.util

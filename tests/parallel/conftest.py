@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pytest
 from harness.pool import Pool, Pools
-from testkit.preloaded import TORCH, Preloaded
+from testkit.preloaded import JAX, TENSORFLOW, TORCH, Preloaded
 
+MODULES = {"torch": TORCH, "torch_dist": TORCH, "tensorflow": TENSORFLOW, "keras": TENSORFLOW, "jax": JAX}
 TEST_LIMIT_S = 240  # seconds; the first test of a world also starts its ranks and imports a framework
 
 
 @pytest.fixture(scope="session")
 def pools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
-    """Yield the pools of worlds. If PyTorch tests are selected, fork the ranks from a process that imported PyTorch."""
-    if not any(item.path.parent.name in ("torch", "torch_dist") for item in request.session.items):
+    """Yield the pools of worlds. Ranks are forked from a process that has imported the selected tests' frameworks."""
+    folders = dict.fromkeys(item.path.parent.name for item in request.session.items)
+    modules = dict.fromkeys(module for folder in folders for module in MODULES.get(folder, ()))
+    if not modules:
         with Pools({}) as pools:
             yield pools
         return
     path = str(tmp_path_factory.mktemp("worlds") / "preloaded")
-    with Preloaded(path, TORCH, {}) as server, Pools(server.variables) as pools:
+    with Preloaded(path, tuple(modules), {}) as server, Pools(server.variables) as pools:
         yield pools
 
 

@@ -23,7 +23,7 @@ SETTINGS = RayExecutor.create_settings()
         ({"num_workers": 2, "num_hosts": 2}, "not both .* num_workers=2, num_hosts=2"),
         ({"num_workers": 2, "min_workers": 1}, "min_workers=1, num_workers=2"),
         ({"num_hosts": 2, "min_workers": 1}, "min_workers=1, num_workers=None, num_hosts=2"),
-        ({"max_workers": 2}, "max_workers=2 needs min_workers"),
+        ({"max_workers": 2}, "max_workers=2 requires min_workers"),
         ({"min_workers": 3, "max_workers": 2}, "min 3, max 2"),
         ({"num_workers": 2, "gpus_per_worker": 1}, "gpus_per_worker is 1, but use_gpu is False"),
         ({"num_workers": 0}, "num_workers must be at least 1, not 0"),

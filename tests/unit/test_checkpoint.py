@@ -41,6 +41,7 @@ def rank_0(monkeypatch):
             return self
 
     context = Context()
+    context.elastic = context
     monkeypatch.setattr(checkpoint_module, "default_context", context)
     return context
 
@@ -151,7 +152,7 @@ def test_a_new_job_goes_on_from_the_newest_and_only_some_are_kept(tmp_path, said
     assert later.step == 5
     assert (later.weights == 5).all()
     assert number_of(resumed.resumed_from) == 5
-    assert "goes on from the checkpoint" in said.text
+    assert "continues from the checkpoint" in said.text
     trained(later, 1)
     assert numbers(tmp_path / "new" / "folder") == [6, 5, 4]
     later.step = 77
@@ -302,5 +303,5 @@ def test_arguments(tmp_path, rank_0):
     with pytest.raises(ValueError, match="at least 1"):
         Checkpoint(make_state(), Path(tmp_path), 0, 3)
     rank_0.is_initialized = False
-    with pytest.raises(ValueError, match=r"after hvd.init\(\)"):
+    with pytest.raises(ValueError, match=r"was called before hvd.init\(\)"):
         checkpoint(make_state(), tmp_path)

@@ -10,9 +10,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import horovod
-from horovod.tools import cgroups, doctor, machine, packages, trial
+from horovod.machine import cgroups, checks
+from horovod.machine.findings import Finding
+from horovod.tools import doctor, packages, trial
 from horovod.tools.cli import app
-from horovod.tools.findings import Finding
 
 
 def hvd(*words):
@@ -68,9 +69,9 @@ def test_memory_of_a_cgroup(files, size):
 
 
 def test_large_pages_that_are_off_get_advice():
-    assert machine.large_pages("always [madvise] never") == Finding("transparent huge pages", "madvise")
-    assert "echo madvise" in machine.large_pages("always madvise [never]").advice
-    assert machine.large_pages(None).advice == ""
+    assert checks.large_pages("always [madvise] never") == Finding("transparent huge pages", "madvise")
+    assert "echo madvise" in checks.large_pages("always madvise [never]").advice
+    assert checks.large_pages(None).advice == ""
 
 
 class FakeDistribution:
@@ -170,9 +171,9 @@ def test_doctor_fails_if_its_ranks_fail(monkeypatch):
 
 
 def test_a_low_limit_of_open_files_gets_advice_that_this_user_can_follow():
-    assert machine.open_files(4096, 4096).advice == machine.open_files(-1, -1).advice == ""
-    assert machine.open_files(64, 4096).advice == machine.open_files(64, -1).advice == "ulimit -n 4096"
-    few = machine.open_files(64, 100)
+    assert checks.open_files(4096, 4096).advice == checks.open_files(-1, -1).advice == ""
+    assert checks.open_files(64, 4096).advice == checks.open_files(64, -1).advice == "ulimit -n 4096"
+    few = checks.open_files(64, 100)
     assert few.value == "64, at most 100 (ulimit -Hn)"
     assert "limits.conf" in few.advice
 

@@ -29,7 +29,8 @@ from horovod.launcher.remote.measuring import MeasuringListener, Way, measure
 from horovod.launcher.remote.opening import Silence
 from horovod.launcher.remote.probing import Address
 from horovod.launcher.remote.surveying import Offset, Survey, Surveyed, offset_between, rounds
-from horovod.tools import gpus, hosts_page
+from horovod.machine import gpus
+from horovod.tools import hosts_page
 from horovod.tools.cli import app
 from horovod.tools.several_hosts import HostsExamination
 

@@ -13,7 +13,8 @@ from testkit.launcher import horovodrun, lines_by_rank
 from horovod import torch_backend
 from horovod.common import place_variables, topology, torchrun_variables
 from horovod.common.joining.elastic_place import worker_variables
-from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic import vocabulary as v
+from horovod.launcher.elastic.end_rules import MOST_FAILURES
 from horovod.launcher.elastic.places import Place
 from horovod.launcher.elastic.state import planned_places
 from horovod.launcher.remote.environment import that_travel
@@ -30,7 +31,7 @@ def planned(driver, birth):
 
 def test_the_first_workers_get_the_places_that_were_planned():
     driver = Driver({"a": 2})
-    driver.tell(m.Discovered({"a": 2, "b": 1}))
+    driver.tell(v.Discovered({"a": 2, "b": 1}))
     places = planned_places(driver.state.workers, driver.state)
     (announced,) = driver.begin()
     assert places == announced.places
@@ -40,14 +41,14 @@ def test_the_first_workers_get_the_places_that_were_planned():
 def test_a_replacement_has_the_local_rank_of_its_slot_and_no_survivors_rank():
     driver = Driver({"a": 3})
     driver.begin()
-    assert driver.tell(m.Ended(1, 137, "killed"))[-1] == m.Start(3, ("a", 1))
+    assert driver.tell(v.Ended(1, 137, "killed"))[-1] == v.Start(3, ("a", 1))
     assert planned(driver, 3) == (2, 3, 1, 3, 0, 1)
 
 
 def test_a_host_that_comes_later_follows_those_that_are_there():
     driver = Driver({"a": 2}, num_proc=2)
     driver.begin()
-    driver.tell(m.Discovered({"a": 2, "b": 2}))
+    driver.tell(v.Discovered({"a": 2, "b": 2}))
     assert [planned(driver, birth) for birth in (2, 3)] == [(2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
 
 
@@ -58,8 +59,8 @@ def test_a_spare_has_a_place_of_its_own():
 
 def test_a_slot_that_rests_leaves_the_numbers_in_order():
     driver = Driver({"a": 3}, num_proc=1, min_num_proc=1, max_num_proc=1)
-    for birth in range(m.MOST_FAILURES):
-        driver.tell(m.Ended(birth, 1, "exit code 1"))
+    for birth in range(MOST_FAILURES):
+        driver.tell(v.Ended(birth, 1, "exit code 1"))
     (birth,) = driver.state.workers
     assert driver.state.workers[birth].slot == ("a", 1)
     assert planned(driver, birth) == (0, 2, 1, 2, 0, 1)

@@ -6,10 +6,12 @@ from faultkit.membership import Driver, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic import vocabulary as v
 from horovod.launcher.elastic import words
 from horovod.launcher.elastic.progress import Ask, Stuck, Watch, look, told_by
 from horovod.launcher.elastic.running import limits_of
+from horovod.launcher.elastic.state import SPARE_S
+from horovod.launcher.elastic.turn import GOING_S
 from horovod.launcher.elastic.vocabulary import ADDED, REMOVED, Told
 from horovod.launcher.options import JobOptions
 
@@ -25,12 +27,12 @@ def test_a_spare_that_is_ready_takes_the_place_of_the_lost_one_at_once():
     driver = with_spares({"a": 4})
     assert driver.ranks() == {0: 0, 1: 1, 2: 2}
     assert driver.log[-1].spares == (3,)  # announced while the spare was still being started
-    assert kinds(driver.tell(m.Ended(1, 137, "killed"))) == ["Close", "Start"]
-    driver.tell(m.Ready(0))
-    (announced,) = driver.tell(m.Ready(2))
+    assert kinds(driver.tell(v.Ended(1, 137, "killed"))) == ["Close", "Start"]
+    driver.tell(v.Ready(0))
+    (announced,) = driver.tell(v.Ready(2))
     assert set(announced.places) == {0, 2, 3}
     assert (announced.came, announced.spares) == ((3,), (4,))
-    assert driver.tell(m.Ready(4)) == [], "nobody stops for a spare"
+    assert driver.tell(v.Ready(4)) == [], "nobody stops for a spare"
     assert driver.state.next_time() is None
     line = words.announcement(announced, {0: ("a", 0), 1: ("a", 1), 2: ("a", 2), 3: ("a", 3), 4: ("a", 1)})
     assert line.endswith("came: worker 3 on a as rank 2; spare: worker 4 on a")
@@ -39,25 +41,25 @@ def test_a_spare_that_is_ready_takes_the_place_of_the_lost_one_at_once():
 def test_survivors_wait_a_second_for_a_spare_that_is_on_its_way_then_admit_it_at_a_commit():
     driver = Driver({"a": 4}, spares=1)
     for birth in (0, 1, 2):
-        driver.tell(m.Ready(birth))
-    driver.tell(m.Ended(1, 137, "killed"), later=5)
-    driver.tell(m.Ready(0))
-    assert driver.tell(m.Ready(2)) == []
-    assert driver.state.next_time() == driver.now + m.SPARE_S
-    assert driver.tell(m.Tick(), later=m.SPARE_S / 2) == []
-    (announced,) = driver.tell(m.Tick(), later=m.SPARE_S / 2)
+        driver.tell(v.Ready(birth))
+    driver.tell(v.Ended(1, 137, "killed"), later=5)
+    driver.tell(v.Ready(0))
+    assert driver.tell(v.Ready(2)) == []
+    assert driver.state.next_time() == driver.now + SPARE_S
+    assert driver.tell(v.Tick(), later=SPARE_S / 2) == []
+    (announced,) = driver.tell(v.Tick(), later=SPARE_S / 2)
     assert set(announced.places) == {0, 2}
-    assert driver.tell(m.Ready(3)) == [m.Notify((0, 2), 1, ADDED)]
+    assert driver.tell(v.Ready(3)) == [v.Notify((0, 2), 1, ADDED)]
 
 
 def test_a_spare_that_comes_within_the_second_is_not_left_behind():
     driver = Driver({"a": 4}, spares=1)
     for birth in (0, 1, 2):
-        driver.tell(m.Ready(birth))
-    driver.tell(m.Ended(0, 137, "killed"), later=5)
-    driver.tell(m.Ready(1))
-    driver.tell(m.Ready(2))
-    (announced,) = driver.tell(m.Ready(3), later=0.5)
+        driver.tell(v.Ready(birth))
+    driver.tell(v.Ended(0, 137, "killed"), later=5)
+    driver.tell(v.Ready(1))
+    driver.tell(v.Ready(2))
+    (announced,) = driver.tell(v.Ready(3), later=0.5)
     assert set(announced.places) == {1, 2, 3}
     assert driver.ranks()[1] == 0, "rank 0 has the state"
 
@@ -65,9 +67,9 @@ def test_a_spare_that_comes_within_the_second_is_not_left_behind():
 def test_nobody_waits_for_a_mere_replacement():
     driver = Driver({"a": 3})
     driver.begin()
-    driver.tell(m.Ended(1, 137, "killed"))
-    driver.tell(m.Ready(0))
-    assert kinds(driver.tell(m.Ready(2))) == ["Announce"]
+    driver.tell(v.Ended(1, 137, "killed"))
+    driver.tell(v.Ready(0))
+    assert kinds(driver.tell(v.Ready(2))) == ["Announce"]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +89,9 @@ def test_how_many_train_and_how_many_wait(slots, spares, limits, members):
 
 def test_a_spare_whose_slot_goes_is_ended_and_one_whose_slot_always_fails_is_given_up():
     driver = with_spares({"a": 3, "b": 1}, fixed_hosts=False)
-    assert kinds(driver.tell(m.Discovered({"a": 3}))) == ["Signal"]
+    assert kinds(driver.tell(v.Discovered({"a": 3}))) == ["Signal"]
     driver = with_spares({"a": 3, "b": 1})
-    starts = [kinds(driver.tell(m.Ended(birth, 1, "exit code 1"))) for birth in (3, 4, 5)]
+    starts = [kinds(driver.tell(v.Ended(birth, 1, "exit code 1"))) for birth in (3, 4, 5)]
     assert starts == [["Start"], ["Start"], []], "members never stop for it"
     assert [one.birth for one in driver.state.history] == [3, 4, 5]
 
@@ -97,43 +99,43 @@ def test_a_spare_whose_slot_goes_is_ended_and_one_whose_slot_always_fails_is_giv
 def test_a_preempted_worker_leaves_at_the_next_commit_and_its_slot_rests():
     driver = Driver({"a": 3})
     driver.begin()
-    assert driver.tell(m.Preempted(2)) == [m.Excuse(2, True), m.Notify((0, 1, 2), 0, REMOVED)]
+    assert driver.tell(v.Preempted(2)) == [v.Excuse(2, True), v.Notify((0, 1, 2), 0, REMOVED)]
     for birth in (0, 1):
-        assert driver.tell(m.Ready(birth)) == []
-    dismissed, announced = driver.tell(m.Ready(2))
-    assert dismissed == m.Dismiss(2, "SIGTERM: preempted")
-    assert announced.left == (m.Left(2, 2, "SIGTERM: preempted"),)
-    assert driver.tell(m.Ended(2, 0, "exit code 0")) == []
+        assert driver.tell(v.Ready(birth)) == []
+    dismissed, announced = driver.tell(v.Ready(2))
+    assert dismissed == v.Dismiss(2, "SIGTERM: preempted")
+    assert announced.left == (v.Left(2, 2, "SIGTERM: preempted"),)
+    assert driver.tell(v.Ended(2, 0, "exit code 0")) == []
     assert not driver.state.finished
-    assert driver.tell(m.Tick(), later=m.GOING_S / 2) == []
-    assert driver.tell(m.Tick(), later=m.GOING_S / 2) == [m.Start(3, ("a", 2))], "it is still offered"
+    assert driver.tell(v.Tick(), later=GOING_S / 2) == []
+    assert driver.tell(v.Tick(), later=GOING_S / 2) == [v.Start(3, ("a", 2))], "it is still offered"
 
 
 def test_a_preempted_worker_whose_host_goes_is_not_replaced():
     driver = Driver({"a": 2, "b": 1}, fixed_hosts=False)
     driver.begin()
-    driver.tell(m.Preempted(2))
+    driver.tell(v.Preempted(2))
     for birth in (0, 1, 2):
-        driver.tell(m.Ready(birth))
-    driver.tell(m.Ended(2, 0, "exit code 0"))
-    driver.tell(m.Discovered({"a": 2}))
-    assert driver.tell(m.Tick(), later=2 * m.GOING_S) == []
+        driver.tell(v.Ready(birth))
+    driver.tell(v.Ended(2, 0, "exit code 0"))
+    driver.tell(v.Discovered({"a": 2}))
+    assert driver.tell(v.Tick(), later=2 * GOING_S) == []
 
 
 def test_a_spare_takes_the_place_of_a_preempted_worker():
     driver = with_spares({"a": 4})
-    assert driver.tell(m.Preempted(0))[-1] == m.Notify((0, 1, 2), 0, REMOVED | ADDED)
+    assert driver.tell(v.Preempted(0))[-1] == v.Notify((0, 1, 2), 0, REMOVED | ADDED)
     for birth in (0, 1, 2):
-        actions = driver.tell(m.Ready(birth))
+        actions = driver.tell(v.Ready(birth))
     assert set(actions[-1].places) == {1, 2, 3}
 
 
 def test_a_preempted_worker_without_a_commit_is_lost_like_any_other_but_its_slot_is_not_to_blame():
     driver = Driver({"a": 3})
     driver.begin()
-    driver.tell(m.Preempted(1))
-    assert driver.tell(m.Ended(1, 143, "terminated")) == [
-        m.Close(0, "rank 1 has ended: SIGTERM: preempted, then terminated")
+    driver.tell(v.Preempted(1))
+    assert driver.tell(v.Ended(1, 143, "terminated")) == [
+        v.Close(0, "rank 1 has ended: SIGTERM: preempted, then terminated")
     ]
     assert driver.state.failures == {}
 
@@ -141,20 +143,20 @@ def test_a_preempted_worker_without_a_commit_is_lost_like_any_other_but_its_slot
 def test_who_does_not_train_is_not_excused():
     driver = Driver({"a": 4}, max_num_proc=3, spares=1)
     driver.begin()
-    assert driver.tell(m.Preempted(3)) == [m.Excuse(3, False)]
-    assert driver.tell(m.Preempted(77)) == [m.Excuse(77, False)]
+    assert driver.tell(v.Preempted(3)) == [v.Excuse(3, False)]
+    assert driver.tell(v.Preempted(77)) == [v.Excuse(77, False)]
 
 
 def test_if_all_are_preempted_all_leave_in_order_and_the_job_says_so():
     driver = Driver({"a": 3})
     driver.begin()
     for birth in (0, 1, 2):
-        driver.tell(m.Preempted(birth))
+        driver.tell(v.Preempted(birth))
     for birth in (0, 1, 2):
-        actions = driver.tell(m.Ready(birth))
+        actions = driver.tell(v.Ready(birth))
     assert kinds(actions) == ["Dismiss"] * 3
-    assert driver.tell(m.Ended(0, 0, "exit code 0")) == driver.tell(m.Ended(1, 0, "exit code 0")) == []
-    (given_up,) = driver.tell(m.Ended(2, 0, "exit code 0"))
+    assert driver.tell(v.Ended(0, 0, "exit code 0")) == driver.tell(v.Ended(1, 0, "exit code 0")) == []
+    (given_up,) = driver.tell(v.Ended(2, 0, "exit code 0"))
     assert given_up.code == 143
     assert "all workers were preempted (SIGTERM)" in given_up.why
 
@@ -162,40 +164,40 @@ def test_if_all_are_preempted_all_leave_in_order_and_the_job_says_so():
 def test_fault_9_below_the_minimum_by_a_graceful_leave_and_later_back():
     driver = Driver({"a": 2, "b": 1}, min_num_proc=3, fixed_hosts=False)
     driver.begin()
-    driver.tell(m.Discovered({"a": 2}))
+    driver.tell(v.Discovered({"a": 2}))
     for birth in (0, 1, 2):
-        actions = driver.tell(m.Ready(birth))
-    assert actions == [m.Dismiss(2, "its slot on b is gone"), m.Waiting(2, 3)]
-    driver.tell(m.Ended(2, 0, "exit code 0"))
-    assert driver.tell(m.Discovered({"a": 2, "b": 1})) == [m.Start(3, ("b", 0))]
-    (announced,) = driver.tell(m.Ready(3), later=30)
+        actions = driver.tell(v.Ready(birth))
+    assert actions == [v.Dismiss(2, "its slot on b is gone"), v.Waiting(2, 3)]
+    driver.tell(v.Ended(2, 0, "exit code 0"))
+    assert driver.tell(v.Discovered({"a": 2, "b": 1})) == [v.Start(3, ("b", 0))]
+    (announced,) = driver.tell(v.Ready(3), later=30)
     assert {birth: place.rank for birth, place in announced.places.items()} == {0: 0, 1: 1, 3: 2}
-    assert announced.left == (m.Left(2, 2, "its slot on b is gone"),)
+    assert announced.left == (v.Left(2, 2, "its slot on b is gone"),)
 
 
 def test_fault_8_a_failure_during_recovery_and_two_at_once():
     driver = Driver({"a": 4}, num_proc=4)
     driver.begin()
-    driver.tell(m.Ended(1, 137, "killed"))
-    driver.tell(m.Ready(0))
-    driver.tell(m.Ended(3, 137, "killed"))
-    (announced,) = driver.tell(m.Ready(2))
+    driver.tell(v.Ended(1, 137, "killed"))
+    driver.tell(v.Ready(0))
+    driver.tell(v.Ended(3, 137, "killed"))
+    (announced,) = driver.tell(v.Ready(2))
     assert [one.rank for one in announced.left] == [1, 3]
-    driver.tell(m.Ended(2, 1, "died while the ranks met"))
-    closed = [action for action in driver.log if isinstance(action, m.Close)]
+    driver.tell(v.Ended(2, 1, "died while the ranks met"))
+    closed = [action for action in driver.log if isinstance(action, v.Close)]
     assert closed[-1].generation == 1
-    assert kinds(driver.tell(m.Ready(0))) == ["Waiting"]
-    assert kinds(driver.tell(m.Ready(4))) == ["Announce"]
+    assert kinds(driver.tell(v.Ready(0))) == ["Waiting"]
+    assert kinds(driver.tell(v.Ready(4))) == ["Announce"]
 
 
 def test_fault_10_a_host_that_flaps_costs_no_more_than_a_start_each_time():
     driver = Driver({"a": 3}, fixed_hosts=False)
     driver.begin()
     for _ in range(20):
-        (start,) = driver.tell(m.Discovered({"a": 3, "b": 1}), later=1)
-        (ended,) = driver.tell(m.Discovered({"a": 3}), later=1)
+        (start,) = driver.tell(v.Discovered({"a": 3, "b": 1}), later=1)
+        (ended,) = driver.tell(v.Discovered({"a": 3}), later=1)
         assert (start.slot, ended.birth) == (("b", 0), start.birth)
-        driver.tell(m.Ended(start.birth, 143, "terminated"))
+        driver.tell(v.Ended(start.birth, 143, "terminated"))
     assert driver.state.generation == 0
     assert driver.state.next_time() is None, "no busy loop"
 
@@ -203,9 +205,9 @@ def test_fault_10_a_host_that_flaps_costs_no_more_than_a_start_each_time():
 def test_fault_11_the_end_comes_with_who_failed_and_why():
     driver = Driver({"a": 2}, num_proc=2)
     driver.begin()
-    driver.tell(m.Ready(0))
+    driver.tell(v.Ready(0))
     for birth in (1, 2, 3):
-        actions = driver.tell(m.Ended(birth, 3, f"exit code {birth}"))
+        actions = driver.tell(v.Ended(birth, 3, f"exit code {birth}"))
     table = words.failure_table(actions[-1].failures).splitlines()
     assert table == [
         "who failed, and why:",
@@ -269,7 +271,7 @@ def test_one_that_does_not_answer_is_stuck_too():
     watch, _ = at(1.0, watch, [0, 1], told(0, 1, waits=True))
     stuck = [action for action in at(4.5, watch, [0, 1])[1] if isinstance(action, Stuck)]
     assert stuck == [Stuck(1, 4.5, "", kill=True)]
-    worker = m.Worker(1, ("a", 0), rank=1)
+    worker = v.Worker(1, ("a", 0), rank=1)
     assert words.stuck(stuck[0], worker) == (
         "rank 1 (worker 1 on a) makes no progress: no operation ended and nothing was committed for 4 s; "
         "it is killed and replaced; it does not tell where it is"

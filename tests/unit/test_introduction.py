@@ -158,7 +158,7 @@ def test_a_link_in_place_of_the_directory_or_the_note_is_not_followed(runtime, t
 def test_a_note_that_others_can_read_is_not_used(tmp_path):
     (tmp_path / "note").write_bytes(b"x")
     (tmp_path / "note").chmod(0o644)
-    with pytest.raises(PermissionError, match="does not belong to this user alone"):
+    with pytest.raises(PermissionError, match="a file that only this user can access"):
         note.read(tmp_path / "note")
     assert note.read(tmp_path / "nothing") is None
 

@@ -269,5 +269,5 @@ def test_small_names_that_old_programs_use():
     assert [cached(1), cached(1), cached(2)] == [1, 1, 2]
     assert calls == [1, 2]
     assert process_sets.HorovodBasics is basics.HorovodBasics
-    fake = SimpleNamespace(registered_sets=lambda: {0: [0, 1]})
+    fake = SimpleNamespace(registered_sets=SimpleNamespace(ranks_by_id=lambda: {0: [0, 1]}))
     assert basics.HorovodBasics(context=fake)._get_process_set_ids_and_ranks() == {0: [0, 1]}  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_run_controller_asks_what_is_built_when_it_is_called(monkeypatch, asked,
         ("gloo", {"gloo": False, "mpi": True}, "^Gloo support has not been built"),
         ("mpi", {"gloo": True, "mpi": False}, "^MPI support has not been built: mpi4py is not installed"),
         ("jsrun", {"gloo": True, "mpi": False, "lsf_job": True}, "^MPI support has not been built"),
-        ("jsrun", {"gloo": True, "mpi": True}, "^jsrun works inside LSF jobs only"),
+        ("jsrun", {"gloo": True, "mpi": True}, "^jsrun works only inside an LSF job"),
         (None, {"gloo": False, "mpi": False}, "^Neither MPI nor Gloo support has been built"),
     ],
 )

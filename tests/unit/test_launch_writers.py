@@ -64,7 +64,7 @@ def test_what_nobody_reads_is_dropped_and_counted_where_somebody_listens():
     await_that(lambda: out.taken)
     output.close(True)
     assert out.taken == b"x" * 10
-    assert err.taken == b"horovodrun: 15 bytes of output were lost: nobody has read any for 0.2 s\n"
+    assert err.taken == b"horovodrun: 15 bytes of output were lost, because their reader has read nothing for 0.2 s\n"
 
 
 def test_nobody_listens_at_all():

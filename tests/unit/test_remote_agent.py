@@ -20,7 +20,7 @@ def test_a_message_with_another_verb_ends_the_agent_and_is_named(verb):
     )
     assert done.stdout.startswith(frames.GREETING)
     (line,) = done.stderr.decode().splitlines()
-    assert line == f"horovod agent: malformed message: {verb!r} is no verb that this version knows"
+    assert line == f"horovod agent: malformed message: this version has no command {verb!r}"
 
 
 def test_the_path_of_horovod_runs_the_same_agent():

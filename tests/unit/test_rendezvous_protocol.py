@@ -63,7 +63,7 @@ def test_another_protocol_version_is_named():
     hello = bytearray(server.hello)
     hello[7] += 1
     verdict, _ = server.judge(client.prove(bytes(hello)))
-    with pytest.raises(AuthenticationError, match="version 2, this process 1"):
+    with pytest.raises(AuthenticationError, match="version 2, this process uses 1"):
         client.check(verdict)
 
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 from testkit.places import ROOT
 from testkit.speed import MAX_FACTOR, scaled
-from testkit.suite.parts import REST, TEST, Part
+from testkit.suite.parts import OLD, REST, TEST, Part
 from testkit.suite.records import FOLDER_VARIABLE, Record, RecordWriter, read_records
 from testkit.suite.running import Result, Suite
 from testkit.suite.schedule import next_part, unreachable
-from testkit.suite.selection import Known, Pick, picked
+from testkit.suite.selection import Known, OldVersion, Pick, picked
 from testkit.suite.summary import summary
 
 
@@ -32,6 +32,30 @@ def test_picks_by_file_name_and_world():
         4:
     ] == [True]
     assert picked([Pick("tests/b/*"), Pick("tests/*", worlds=("tcp2",))], tests) == [False, True, False, True]
+
+
+def test_an_old_version_runs_each_function_once_in_each_mode():
+    old = OldVersion("tests/a/*", ("jit", "eager"), ("tcp2",), (Pick("tests/a/*", names=("test_random*",)),))
+    chosen = {
+        "tests/a/test_one.py": {"test_x[tcp2-jit-1]": False, "test_x[shm2-jit-1]": True, "test_x[shm2-jit-2]": False}
+        | {"test_x[shm2-eager-2]": True, "test_random[shm2]": False, "test_y": True},
+        "tests/a/test_two.py": {"test_x[shm2-jit-1]": True},
+        "tests/b/test_one.py": {"test_x[1]": True, "test_x[2]": True},
+    }
+    tests = [
+        Known(file, name, "tcp2" if "tcp2" in name else "shm2" if "shm2" in name else "")
+        for file, names in chosen.items()
+        for name in names
+    ]
+    assert old.picked(tests) == [is_chosen for names in chosen.values() for is_chosen in names.values()]
+    assert old.picked([Known("tests/b/test_one.py", "test_x", is_slow=True)]) == [False]
+
+
+def test_what_old_versions_leave_out_exists():
+    for pick in OLD.left_out:
+        source = (ROOT / pick.files).read_text(encoding="utf-8")
+        for name in pick.names:
+            assert f"def {name.partition('*')[0].partition('?')[0]}" in source, (pick.files, name)
 
 
 def test_every_part_has_a_name_of_its_own_and_comes_after_known_ones():

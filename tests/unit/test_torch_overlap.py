@@ -95,9 +95,8 @@ def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus
         register_post_accumulate_grad_hook=lambda hook: SimpleNamespace(remove=lambda: made.append(-1)),
     )  # fmt: skip
     gradient = SimpleNamespace(number=0, parameter=parameter, hook=None)
-    watched._shares_gpus, watched._homes = None, None
-    watched._overlap = overlap.Overlap(on_host=False, on_gpu=True)
-    watched._reduction = SimpleNamespace(call=SimpleNamespace(process_set=global_process_set))
+    watched._homes = None
+    watched._weights = reducer.Weights(overlap.Overlap(on_host=False, on_gpu=True), global_process_set)
     watched._arrived = SimpleNamespace(hook=lambda number, nbytes, *rest: made.append(nbytes))
 
     class Gradients(list):

@@ -187,8 +187,8 @@ class Task {
 
   const std::string& name() const { return group_.empty() ? names_[0] : group_; }
 
-  // Release one party's interest. Start and the engine's callback may finish in either order; the last one informs
-  // MXNet, after which neither the world nor the task is used here.
+  // Release the task for one of its two parties, Start and the engine's callback, which may finish in either order. The
+  // last one informs MXNet, after which neither the world nor the task is used here.
   void Leave() {
     if (parties_.fetch_sub(1) > 1) return;
     const OnComplete end = on_complete_;

@@ -119,7 +119,8 @@ class ArrayCalls {
   bool Takes(const Member* member, nb::handle tensor, bool in_place, bool wait, PlainArray* plain) const {
     if (!member || !workshop_.arrays || !workshop_.arrays->Read(tensor.ptr(), plain)) return false;
     if (in_place) return true;
-    // Results of handles never have gradients, so only a blocking call needs the check.
+    // Python must handle tensors that autograd records. Only blocking calls need this check, because results of handles
+    // never have gradients.
     return workshop_.arrays->CanMake(plain->dtype_id) && !(wait && workshop_.arrays->IsRecorded(tensor));
   }
 

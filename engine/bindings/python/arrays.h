@@ -37,7 +37,7 @@ class ArrayReader : public PlainArrays {
 
  private:
   int IdOf(nanobind::handle dtype) const;  // -1 if unknown
-  PyObject* WithId(int dtype_id) const;    // a new reference to the common object for the id
+  PyObject* WithId(int dtype_id) const;    // returns a new reference to the common object for the id
 
   const nanobind::object array_type_;
   std::vector<std::pair<nanobind::object, int>> dtypes_;

@@ -48,7 +48,7 @@ class Exchange {
     if (!handle_) Raise(status);
   }
   ~Exchange() {
-    if (handle_) bytes_.release();  // the caller gave up waiting, but the engine still writes there
+    if (handle_) bytes_.release();  // keep the memory: the caller gave up waiting, but the engine still writes to it
   }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;

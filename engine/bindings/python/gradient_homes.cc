@@ -80,7 +80,7 @@ bool Onlookers::IsFresh(nb::handle parameter, nb::handle gradient) const {
   const nb::object hooks = parameter.attr(hooks_);
   if (!PyDict_Check(hooks.ptr()) || PyDict_Size(hooks.ptr()) != 1) return false;
   const nb::object version = nb::steal(PyObject_GetAttr(gradient.ptr(), version_.ptr()));
-  if (!version) PyErr_Clear();  // created in inference mode
+  if (!version) PyErr_Clear();  // a tensor created in inference mode has no version
   return version && PyLong_AsLong(version.ptr()) == 0;
 }
 
@@ -121,7 +121,8 @@ std::shared_ptr<GradientHome> GradientHomes::VacantHome(uint32_t number, size_t 
   }
   if (!home || home->state() == GradientHome::State::kUnfit || home->bytes() != bytes) {
     home = nullptr;
-    const nb::object owner = world_;  // without the GIL, other threads may change this object
+    // keeps the world alive, because other threads may change this object while the GIL is released
+    const nb::object owner = world_;
     hvd_world* const world = address_;
     Unlocked unlocked;
     if (void* const data = Api()->allocate_lendable(world, bytes)) home = std::make_shared<GradientHome>(data, bytes);

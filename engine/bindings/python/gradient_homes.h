@@ -65,7 +65,7 @@ class GradientHomes {
   const TensorReader* const reader_;
   const TensorMaker* const maker_;
   const Onlookers* const onlookers_;
-  uint64_t movable_ = 0;  // one bit per dtype
+  uint64_t movable_ = 0;  // one bit for each dtype that may move
   const uint64_t least_;
   nanobind::object world_;  // null until MoveTo
   hvd_world* address_ = nullptr;

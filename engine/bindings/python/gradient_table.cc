@@ -44,10 +44,11 @@ struct Row {
   nb::object parameter;
   nb::object place;    // the tensor that its gradient must be; null: any tensor
   nb::object reduced;  // weak reference to the gradient that was last reduced; null: none in this round
-  nb::object held;     // storage of a gradient in flight, unless its thread waits for the result; or null
+  nb::object held;     // storage of the gradient while it is in flight; null if its thread waits for the result
   const void* data;    // address of that gradient
   int64_t elements;
-  int passes_left;    // 0: its reduction has begun, and ended unless it is in flight
+  // backward passes until it is due; 0: its reduction has begun, and has ended unless it is in flight
+  int passes_left;
   bool in_flight;     // true for members of a group even while they wait for the others
   bool postponed;     // due, but its reduction begins in step(): a further pass comes too late
   bool by_hand;       // never submitted here, because the caller handles it
@@ -72,7 +73,7 @@ struct Bundle {
   uint64_t key = 0;
   size_t bytes = 0;
   int64_t elements = 0;
-  // Concatenated pieces, once the bundle is submitted.
+  // The pieces in one buffer, once the bundle is submitted.
   std::unique_ptr<std::vector<std::byte>> cargo;
 
   void Clear() {
@@ -89,7 +90,8 @@ struct Bundle {
     pieces.push_back({number, std::move(grad), plain.data, size});
     bytes += size;
     elements += count;
-    // Use the name, by which single gradients are matched too, because ranks may number the gradients differently.
+    // The key depends on the names, by which single gradients are matched too, because ranks may number the gradients
+    // differently.
     for (const char letter : name) Mix(static_cast<uint8_t>(letter));
     Mix(static_cast<uint64_t>(dtype));
     Mix(static_cast<uint64_t>(count));
@@ -167,7 +169,8 @@ class GradientTable {
     }
   }
 
-  // Count one pass for each gradient. Return those that have no passes left, and the first one that had none before.
+  // Count one backward pass for each gradient. Return those that have no passes left, and the first one that had none
+  // before.
   std::pair<Numbers, std::optional<uint32_t>> CountDown(const Numbers& numbers) {
     Numbers ready;
     ready.reserve(numbers.size());
@@ -200,8 +203,8 @@ class GradientTable {
     return nb::bytes(standings.data(), standings.size());
   }
 
-  // Mark the gradients with a nonzero byte in `wanted` as done, because all ranks reduce them. Return those whose
-  // reduction has not begun here.
+  // Mark as done the gradients with a nonzero byte in `wanted`, because all ranks reduce them. Return those whose
+  // reduction has not begun on this rank.
   Numbers Agree(nb::bytes wanted) {
     Numbers missing;
     const char* const bytes = wanted.c_str();
@@ -314,7 +317,7 @@ class GradientTable {
     for (size_t i = 0; i < numbers.size(); ++i) {
       Row& row = rows_.at(nb::cast<uint32_t>(numbers[i]));
       row.in_flight = false;
-      if (row.held) {  // else its thread waited, and the program could not change it
+      if (row.held) {  // if nothing is held, its thread waited for the result, and the program could not change it
         if (!reader_->LiesAt(nb::object(grads[i]), row.data, row.elements)) moved = &row;
         if (IsReplaced(row, grads[i])) replaced = &row;
       }
@@ -412,10 +415,10 @@ class GradientTable {
   const TensorReader* const reader_;
   nb::object attribute_;
   nb::object trained_;
-  uint64_t travels_ = 0;  // one bit per dtype
+  uint64_t travels_ = 0;  // one bit for each dtype that is sent without a compressor
   int passes_ = 1;
   hvd_op op_{};              // fields that all operations share
-  std::vector<hvd_op> ops_;  // kept to reuse its memory, as `extents_` is
+  std::vector<hvd_op> ops_;  // kept, like `extents_`, to reuse its memory
   std::vector<int64_t> extents_;
   std::vector<Row> rows_;
   Bundle bundle_;

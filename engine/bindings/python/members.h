@@ -30,7 +30,7 @@ class Numbering {
 };
 
 struct Member {
-  nanobind::object owner;  // the World object
+  nanobind::object owner;  // Python's World object
   hvd_world* world;
   int32_t set_id;
   int index;  // index of this rank in `ranks`

@@ -291,7 +291,7 @@ class World {
     if (!handle) Raise(status);
     return handle;
   }
-  // Allocate memory and return it as a NumPy array of bytes, which owns it, and whether it is shared.
+  // Allocate memory. Return it as a NumPy array of bytes that owns it, with True if the memory is shared.
   auto Allocate(uint64_t bytes) {
     auto buffer = std::make_unique<hvd_buffer>();
     buffer->size = sizeof(hvd_buffer);

@@ -18,7 +18,7 @@ _Unwind_Reason_Code __real___gxx_personality_v0(int version, _Unwind_Action acti
 
 _Unwind_Reason_Code __wrap___gxx_personality_v0(int version, _Unwind_Action actions, _Unwind_Exception_Class type,
                                                 _Unwind_Exception* exception, _Unwind_Context* context) {
-  // Only the end of a thread is a forced unwinding; exceptions are not.
+  // Stop the thread. Only the end of a thread is a forced unwinding; exceptions are not.
   while (actions & _UA_FORCE_UNWIND) pause();
   return __real___gxx_personality_v0(version, actions, type, exception, context);
 }

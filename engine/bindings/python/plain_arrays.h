@@ -36,7 +36,7 @@ inline int64_t ElementsOf(int ndim, const int64_t* shape) {
 struct NewArray {
   void* data = nullptr;                                                     // address of its elements
   nanobind::object array;                                                   // the array, if it exists already
-  std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};  // else the memory that it will own
+  std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};  // else the memory that the array will own
 };
 
 class PlainArrays {

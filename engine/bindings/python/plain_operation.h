@@ -55,7 +55,7 @@ class PlainOperation {
   void CheckInput() const;
 
   const Workshop* workshop_;
-  nanobind::object owner_;  // the World object
+  nanobind::object owner_;  // Python's World object
   hvd_world* world_;
   int members_;
   bool waits_ = false;

@@ -90,7 +90,7 @@ nb::object PlainTensors::Make(NewArray* allocated, int dtype_id, int ndim, const
   void* const memory = allocated->memory.get();
   nb::object made =
       maker_->Make(allocated->data, {nullptr, ndim, shape, dtype_id, nullptr, {}}, Attempt::FreeAfterwards, memory);
-  allocated->memory.release();  // now owned by the tensor
+  allocated->memory.release();  // the tensor owns it now
   return made;
 }
 

@@ -42,7 +42,8 @@ struct Owned {
   ~Owned() { release(context); }
 };
 
-constexpr const char* kFresh = "dltensor";  // torch renames the capsule when it takes the tensor
+// name of the capsule before torch takes the tensor; torch then renames the capsule
+constexpr const char* kFresh = "dltensor";
 
 void DropUnused(PyObject* capsule) {
   if (!PyCapsule_IsValid(capsule, kFresh)) return;
@@ -62,13 +63,13 @@ nb::object TensorMaker::Make(void* data, const PlainTensor& like, void (*release
     owned->managed.version = {dlpack::kMajorVersion, 0};
     void* object = nullptr;
     if (to_object_(&owned->managed, &object)) throw nb::python_error();
-    owned.release();  // now owned by torch
+    owned.release();  // torch owns it now
     return nb::steal(static_cast<PyObject*>(object));
   }
   auto owned = std::make_unique<Owned<dlpack::Managed>>(data, like, release, context);
   const nb::object capsule = nb::steal(PyCapsule_New(&owned->managed, kFresh, DropUnused));
   if (!capsule) throw nb::python_error();
-  owned.release();  // now owned by the capsule
+  owned.release();  // the capsule owns it now
   return from_dlpack_(capsule);
 }
 

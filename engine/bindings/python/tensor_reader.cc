@@ -43,7 +43,7 @@ bool TensorReader::Read(PyObject* tensor, PlainTensor* plain) const {
 bool TensorReader::ReadByTable(PyObject* tensor, PlainTensor* plain) const {
   dlpack::Tensor found;
   if (describe_(tensor, &found) != 0) {
-    PyErr_Clear();  // sparse tensors, for example
+    PyErr_Clear();  // DLPack refuses, for example, sparse tensors
     return false;
   }
   if (found.device.device_type != dlpack::kHostMemory || !IsContiguous(found)) return false;

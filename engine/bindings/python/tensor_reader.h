@@ -35,7 +35,7 @@ class TensorReader {
   bool ReadByAttributes(nanobind::handle tensor, PlainTensor* plain) const;
 
   const nanobind::object tensor_type_, strided_;
-  const nanobind::object is_negated_;       // a method of the type
+  const nanobind::object is_negated_;       // method is_neg of the tensor type
   const nanobind::object untyped_storage_;  // attribute name
   std::vector<std::pair<nanobind::object, int>> dtypes_;
   int (*describe_)(void* tensor, void* description) = nullptr;  // fills in a DLTensor

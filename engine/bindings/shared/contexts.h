@@ -15,7 +15,8 @@ namespace hvd::bindings {
 
 struct Membership {
   hvd_world* world;
-  int32_t process_set, size, index, rank;  // index: position of this rank in the set; rank: in the world
+  // index: position of this rank in the process set; rank: its number in the world
+  int32_t process_set, size, index, rank;
 };
 
 class Contexts {

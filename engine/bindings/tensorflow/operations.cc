@@ -33,8 +33,8 @@ void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-// Set a result shape with an unknown number of rows, which depends on other ranks or on their number when the graph
-// runs.
+// Set a result shape whose number of rows is unknown, because it depends on other ranks, or on the number of ranks when
+// the graph runs.
 void OtherRowsOf(TF_ShapeInferenceContext* context, int i, TF_Status* status) {
   const Shape shape;
   Tf().TF_ShapeInferenceContextGetInput(context, i, shape.get(), status);

@@ -104,14 +104,14 @@ bool Task::Describe(const bindings::Membership& member) {
   const size_t count = static_cast<size_t>(Tf().TF_NumInputs(context_)) - has_splits;
   const size_t ops = kernel_.kind == HVD_JOIN ? 1 : count;
   ops_.resize(ops);
-  names_.resize(ops + 1);  // one more, for the contents of a group
+  names_.resize(ops + 1);  // one name more, for the contents of a group
   const std::string_view contents = kernel_.contents;
   const std::string_view checksum = contents.substr(contents.size() - std::min(contents.size(), kChecksumDigits));
   const std::string member_name = checksum.empty() ? name_ : name_ + "." + std::string(checksum);
   shapes_.resize(ops);
   places_.resize(ops);
   types_.resize(ops);
-  tensors_.resize(ops + 1);  // one more, for the received splits or the result of a join
+  tensors_.resize(ops + 1);  // one tensor more, for the received splits or the result of a join
   for (size_t i = 0; i < ops; ++i) {
     hvd_op& op = ops_[i];
     op = {};
@@ -247,7 +247,7 @@ void Task::Submit(const bindings::Membership& member) {
     parties_.fetch_sub(1);
     Fail(status);
   } else if (patience && Engine()->wait(world_, handle_, patience, &status) == HVD_IN_PROGRESS) {
-    alone_ = false;  // so that the next call does not wait; if the collective ended otherwise, OnDone handles that
+    alone_ = false;  // the next call then does not wait; if the collective ended otherwise, OnDone records that
   }
 }
 

@@ -56,7 +56,7 @@ class Task {
   hvd_world* world_ = nullptr;
   int64_t handle_ = 0;
   int32_t members_ = 0;
-  std::atomic<int> parties_{1};  // Start, and the engine while it works on the operation
+  std::atomic<int> parties_{1};  // parties that use this task: Start, and the engine while it works on the operation
   uint64_t start_ = 0;
   bool alone_ = true;  // true if no other collective was in progress when this one started
   std::vector<hvd_op> ops_;

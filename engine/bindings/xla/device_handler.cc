@@ -31,7 +31,7 @@ XLA_FFI_Error* PlaceOf(const Frame& frame, Place* place) {
   const int result = driver->current_device(&place->ordinal);
   if (result == 0) return nullptr;
   return frame.Error(XLA_FFI_Error_Code_INTERNAL,
-                     "Horovod: on which GPU the program runs is not known: " + driver->NameOf(result));
+                     "Horovod: cannot find out on which GPU the program runs: " + driver->NameOf(result));
 }
 
 class DeviceCall : public Call {

@@ -125,7 +125,7 @@ std::string Operations::Describe(const Frame& frame, const bindings::Membership&
   if (frame.rets() != frame.args()) return "has " + std::to_string(frame.rets()) + " results";
   const std::string_view contents = frame.Text("contents");
   if (count > 1 || !contents.empty()) group = name;
-  names.resize(static_cast<size_t>(count) + 1);  // one more, for the contents of a group
+  names.resize(static_cast<size_t>(count) + 1);  // one name more, for the contents of a group
   const std::string_view checksum = contents.substr(contents.size() - std::min(contents.size(), kChecksumDigits));
   const std::string member_name = checksum.empty() ? name : name + "." + std::string(checksum);
   shapes.resize(static_cast<size_t>(count));

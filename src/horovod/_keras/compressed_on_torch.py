@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from horovod.common.calls import ALLREDUCE, Call
-from horovod.common.compression_methods import CompressionMethod, Int8, OneBit, TopK
+from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.common.group_contents import with_compression
 from horovod.common.process_sets import ProcessSet
 from horovod.common.supported_methods import check_exclude
@@ -18,7 +18,7 @@ from horovod.torch.compressing import CompressionHook
 from horovod.torch.hooks.bucket import Bucket
 from horovod.torch.hooks.collectives import as_handle
 
-METHODS = (Int8, OneBit, TopK)  # methods that the hook can apply to gradients alone
+METHODS = (Int8, OneBit, TopK, PowerSGD, Dgc)
 
 
 class CompressedOnTorch:
@@ -34,6 +34,11 @@ class CompressedOnTorch:
         self._op = op
         self._numbers: dict[tuple[int, ...], int] = {}  # number of each group, by the ids of its variables
         self._checked: set[tuple[str, ...]] = set()
+
+    @property
+    def acts_alone(self) -> bool:
+        """Return True if the method changes gradients even if no other rank takes part: DGC applies its momentum."""
+        return self.hook.acts_alone
 
     def check(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
         """Raise ValueError for gradients that are not floats, or if an `exclude` pattern matches no variable."""
@@ -61,7 +66,7 @@ class CompressedOnTorch:
         dtype = torch.float64 if any(it.dtype is torch.float64 for it in wide) else torch.float32
         flat = torch.cat([it.reshape(-1).to(dtype) for it in wide])
         parts = torch.split(flat, [it.numel() for it in gradients])
-        views = [part.view(it.shape) for part, it in zip(parts, gradients, strict=True)]
+        views = [_folded(part, it.shape) for part, it in zip(parts, gradients, strict=True)]
         named = {f"{variable.path}": view for variable, view in zip(variables, views, strict=True)}
         if len(named) < len(views):  # layers have equal names, so numbers distinguish them
             named = {f"{variable.path}#{place}": views[place] for place, variable in enumerate(variables)}
@@ -83,3 +88,11 @@ class CompressedOnTorch:
         except BaseException:
             bucket.abandon()
             raise
+
+
+def _folded(part: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return a view of a gradient. In Keras the last dimension of a kernel holds the outputs, so keep it as columns.
+
+    PowerSGD folds a gradient to a matrix by its first dimension, which would leave few rows of a convolution's kernel.
+    """
+    return part.view(-1, shape[-1]) if len(shape) > 2 and part.numel() else part.view(shape)

@@ -20,7 +20,7 @@ class CommitStateCallbackImpl(Checked):
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
-        # New workers and those that stayed must commit after equal numbers of batches.
+        # Restart the count, because new workers and those that stayed must commit after equal numbers of batches.
         self.batches_remaining = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:

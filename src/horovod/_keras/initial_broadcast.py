@@ -7,10 +7,11 @@ import warnings
 from typing import Any
 
 from horovod._keras.doors import backend_name, door_of
-from horovod._keras.optimizer import build_on, hyperparameters_of, is_built, is_legacy, state_of
+from horovod._keras.optimizer import build_on
 from horovod._keras.undistributed import Checked, frames_of_frameworks, has_own_train_step
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodRuntimeWarning
+from horovod.common.keras_optimizers import hyperparameters_of, is_built, is_legacy, state_of
 from horovod.common.objects import allgather_object
 
 
@@ -31,7 +32,11 @@ class BroadcastGlobalVariablesCallbackImpl(Checked):
         self._unwrapped: Any = None  # the model's own train_function while _wrap_train_function has replaced it
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude a variable from the broadcast."""
+        """Exclude a variable from the broadcast.
+
+        Args:
+            var: The variable.
+        """
         self._local.append(var)
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -39,7 +44,7 @@ class BroadcastGlobalVariablesCallbackImpl(Checked):
             return
         self._has_begun = True
         model = self.model
-        # On other backends fit has built all used layers by now.
+        # Only TensorFlow may need it: on other backends fit has built all used layers by now.
         on_tensorflow = backend_name(self.keras) == "tensorflow"
         is_built = _has_built_layers(model) if on_tensorflow else bool(model.built)
         if all(allgather_object(is_built, "BroadcastGlobalVariables.built")):

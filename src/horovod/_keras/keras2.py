@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras.copies import refuse_copy
-from horovod._keras.optimizer import is_legacy
 from horovod._keras.reduction import MEMORIES, GradientReduction, acts_alone, follow_memories
+from horovod.common.keras_optimizers import is_legacy
 from horovod.tensorflow.accumulation import ops_of
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 from horovod._keras.doors import door_of, is_keras3
 from horovod._keras.reduction import GradientReduction
+from horovod.common.compression_methods import Dgc
+from horovod.common.keras_optimizers import inner_of, is_built, is_legacy, keras_of, state_of
 
 
 def distribute(optimizer: Any, door: Any = None, name: str | None = None, **options: Any) -> Any:
@@ -17,30 +18,24 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     keras = keras_of(optimizer)
     if isinstance(getattr(optimizer, "_horovod", None), GradientReduction):
         raise ValueError(f"{type(optimizer).__name__} is already a DistributedOptimizer; wrap it only once")
-    inner = _inner(optimizer)
+    inner = inner_of(optimizer)
     if inner is not None:
         return _rescaled(optimizer, distribute(inner, door, name, **options))
     door = door or door_of(keras)
     if options.get("compression") is None:
         options["compression"] = door.Compression.none
+    compression = options["compression"]
+    if isinstance(compression, Dgc) and getattr(optimizer, "momentum", None):
+        raise ValueError(
+            f"compression={compression.describe()} accumulates the momentum itself: give {type(optimizer).__name__} "
+            "momentum=0, and its momentum to hvd.Compression.dgc(momentum=...)"
+        )
     reduction = GradientReduction(door, name or f"Distributed{type(optimizer).__name__}", **options)
     made = _distributed_class(cast(Hashable, type(optimizer)), keras)
     distributed = made.from_config(_config(optimizer))
     distributed._reduce_by(reduction)
     copy_state(optimizer, distributed)
     return distributed
-
-
-def keras_of(optimizer: Any) -> Any:
-    """Return the keras module that an optimizer comes from (keras or tf_keras); raise ValueError for other objects."""
-    for base in type(optimizer).__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in ("keras", "tf_keras") and hasattr(optimizer, "apply_gradients"):
-            return importlib.import_module(package)
-    raise ValueError(
-        f"DistributedOptimizer needs a Keras optimizer, not {optimizer!r}: "
-        "keras.optimizers.get makes one from a name or a configuration"
-    )
 
 
 @functools.cache
@@ -115,55 +110,3 @@ def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
         optimizer._create_all_weights(list(variables))
     elif not is_built(optimizer):
         optimizer.build(list(variables))
-
-
-def is_legacy(optimizer: Any) -> bool:
-    """Return True for an optimizer of tf.keras.optimizers.legacy, which creates variables when it needs them."""
-    return hasattr(optimizer, "_create_all_weights")
-
-
-def is_built(optimizer: Any) -> bool:
-    """Return True if the optimizer has created its variables. Legacy optimizers of Keras 2 do not report this."""
-    built, inner = getattr(optimizer, "built", getattr(optimizer, "_built", None)), _inner(optimizer)
-    return is_built(inner) if built is None and inner is not None else bool(built)
-
-
-def _inner(optimizer: Any) -> Any:
-    """Return the optimizer inside a LossScaleOptimizer, None for any other."""
-    return getattr(optimizer, "inner_optimizer", None)
-
-
-def state_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's variables, without the sums of gradients of a distributed optimizer."""
-    variables = optimizer.variables
-    passes = getattr(_inner(optimizer) or optimizer, "_passes", None)
-    own = {id(variable) for variable in passes.variables} if passes else set()
-    return [variable for variable in (variables() if callable(variables) else variables) if id(variable) not in own]
-
-
-def memories_of_optimizer(optimizer: Any) -> list[Any]:
-    """Return the compression memories of a distributed optimizer on this rank; an empty list for other optimizers."""
-    reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
-    compressed = getattr(reduction, "compressed", None)
-    return [] if compressed is None else list(compressed.memories.all.values())
-
-
-def hook_of_optimizer(optimizer: Any) -> Any:
-    """Return the compression hook of a distributed optimizer on PyTorch, or None."""
-    reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
-    return getattr(getattr(reduction, "compressed", None), "hook", None)
-
-
-def hyperparameters_of(optimizer: Any) -> list[Any]:
-    """Return the variables that hold hyperparameters, such as the learning rate, and that `state_of` leaves out.
-
-    Keras 3 counts the learning rate among an optimizer's variables, Keras 2 does not. A schedule is not a variable.
-    """
-    holder = _inner(optimizer) or optimizer
-    if is_legacy(holder):
-        holder._create_hypers()
-        values = [value for _, value in sorted(holder._hyper.items())]
-    else:
-        values = [getattr(holder, "_learning_rate", None)]
-    known = {id(variable) for variable in state_of(optimizer)}
-    return [value for value in values if hasattr(value, "assign") and id(value) not in known]

@@ -93,7 +93,7 @@ class GradientReduction:
     _first_seen: dict[Any, int] = field(default_factory=dict)
     _world: int = -1  # number of the world that _wire_name is for
     _wire_name: str = ""
-    # Variables and kinds of gradients that _last_contents describes.
+    # The variables and kinds of gradients that _last_contents describes.
     _last_given: list[Any] = field(default_factory=list)
     _last_contents: str = ""
 
@@ -116,7 +116,7 @@ class GradientReduction:
 
     @property
     def divisor(self) -> int:
-        """Return the divisor of sums of several passes, applied before they are reduced."""
+        """Return the divisor for gradients summed over several passes; it is applied before the reduction."""
         return self.backward_passes_per_step if self.average_aggregated_gradients else 1
 
     def register_local_var(self, variable: Any) -> None:
@@ -125,7 +125,8 @@ class GradientReduction:
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the reduced gradients in the same order; None stays None, and local gradients stay on their rank."""
         result = self.checked(gradients)
-        if acts_alone(self.process_set):
+        applies_momentum = getattr(self.compressed, "acts_alone", False) and self.process_set.included()
+        if acts_alone(self.process_set) and not applies_momentum:
             return result
         name, local = self.wire_name(variables), self._local_keys()
         shared = [index for index, variable in enumerate(variables) if self.key(variable) not in local]

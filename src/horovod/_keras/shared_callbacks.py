@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from horovod._keras import callbacks, elastic
+from horovod._keras import callbacks, elastic, local_sgd
+from horovod.common.local_sgd import AVERAGE, Options, outer_of
+from horovod.common.process_sets import ProcessSet, global_process_set
 
 
 class BroadcastGlobalVariables(callbacks.BroadcastGlobalVariablesCallbackImpl):
@@ -96,3 +98,49 @@ class UpdateEpochState(elastic.UpdateEpochStateCallbackImpl):
 
     def __init__(self, state: Any) -> None:
         super().__init__(self.keras, state)
+
+
+class DiLoCo(local_sgd.RoundsCallbackImpl):
+    """Callback that lets each rank train alone and exchanges weights in rounds, with an outer Nesterov step."""
+
+    keras: Any
+
+    def __init__(
+        self,
+        outer: Any = None,
+        every: int | None = None,
+        every_seconds: float | None = None,
+        fragments: int = 1,
+        delay: int = 0,
+        merge: float = 0.0,
+        wire: str = "fp32",
+        process_set: ProcessSet = global_process_set,
+        deadline_s: float = 30.0,
+    ) -> None:
+        rule = outer_of(outer)
+        options = Options(
+            every, every_seconds, fragments, delay, merge, wire, rule, process_set=process_set, deadline_s=deadline_s
+        )
+        super().__init__(self.keras, options)
+
+
+class LocalSGD(local_sgd.RoundsCallbackImpl):
+    """Callback that lets each rank train alone and averages the weights in rounds."""
+
+    keras: Any
+
+    def __init__(
+        self,
+        every: int | None = None,
+        every_seconds: float | None = None,
+        fragments: int = 1,
+        delay: int = 0,
+        merge: float = 0.0,
+        wire: str = "fp32",
+        process_set: ProcessSet = global_process_set,
+        deadline_s: float = 30.0,
+    ) -> None:
+        options = Options(
+            every, every_seconds, fragments, delay, merge, wire, AVERAGE, process_set=process_set, deadline_s=deadline_s
+        )
+        super().__init__(self.keras, options)

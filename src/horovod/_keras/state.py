@@ -7,9 +7,10 @@ import sys
 from typing import Any
 
 from horovod._keras.doors import door_of
-from horovod._keras.optimizer import build_on, hook_of_optimizer, keras_of, state_of
+from horovod._keras.optimizer import build_on
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState
+from horovod.common.keras_optimizers import hook_of_optimizer, keras_of, state_of
 from horovod.common.objects import broadcast_object
 from horovod.common.slots import Slots, check_arrays, copied_values
 
@@ -30,7 +31,7 @@ class KerasModelState(ObjectState):
         self._weights = Slots(_copy)
         self._weights.save(self._current_variables())
         hook = hook_of_optimizer(self.optimizer)
-        # The compression's state on this rank, which no other rank has.
+        # State of the compression on this rank, which no other rank has.
         self._memory: Any = None if hook is None else hook.state_dict()
         self._prepared_memory: Any = self._memory
         super().__init__(lambda value: broadcast_object(value, 0, "KerasState"), _rank, **kwargs)

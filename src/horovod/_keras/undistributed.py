@@ -14,6 +14,8 @@ from horovod.common.exceptions import HorovodRuntimeWarning
 
 _FRAMEWORKS = ("horovod", "keras", "tf_keras", "tensorflow")
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
+# Models whose ranks exchange weights in rounds, see horovod._keras.local_sgd.
+trains_in_rounds: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Checked:
@@ -37,11 +39,11 @@ class Checked:
 
 
 def _trains_alone(model: Any, keras: Any) -> bool:
-    if not default_context.is_initialized or default_context.topology.size == 1:
+    if not default_context.is_initialized or default_context.topology.size == 1 or model in trains_in_rounds:
         return False
     optimizer = getattr(model, "optimizer", None)
     # A train_step that the user wrote may reduce gradients itself, for example with a DistributedGradientTape.
-    return optimizer is not None and not has_own_train_step(model, keras) and not _is_distributed(optimizer)
+    return optimizer is not None and not has_own_train_step(model, keras) and not is_distributed(optimizer)
 
 
 def has_own_train_step(model: Any, keras: Any) -> bool:
@@ -49,7 +51,7 @@ def has_own_train_step(model: Any, keras: Any) -> bool:
     return getattr(type(model), "train_step", None) is not getattr(keras.Model, "train_step", None)
 
 
-def _is_distributed(optimizer: Any) -> bool:
+def is_distributed(optimizer: Any) -> bool:
     """Return True for a distributed optimizer, also inside a loss scale or inside Keras's wrapper of a v1 optimizer."""
     for name in ("inner_optimizer", "optimizer"):
         optimizer = getattr(optimizer, name, optimizer)

@@ -33,7 +33,7 @@ def _native_reader() -> ArrayReader | None:
 
     For every small operation, the native reader takes a fifth of the time that Python takes.
     """
-    # The module that holds NumPy's table of C functions. NumPy 2 renamed it.
+    # This module holds NumPy's table of C functions. NumPy 2 renamed it.
     core = sys.modules.get("numpy._core.multiarray") or sys.modules.get("numpy.core.multiarray")
     table = getattr(core, "_ARRAY_API", None)
     if table is None:

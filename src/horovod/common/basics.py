@@ -9,8 +9,8 @@ from typing import Any
 from horovod.common import util
 from horovod.common.context import Context, default_context
 from horovod.common.lazily import lazily
-from horovod.common.process_sets import ProcessSet as ProcessSet
-from horovod.common.process_sets import global_process_set as global_process_set
+from horovod.common.process_set import ProcessSet as ProcessSet
+from horovod.common.process_set import global_process_set as global_process_set
 
 
 class HorovodBasics:
@@ -87,7 +87,8 @@ class HorovodBasics:
             >>> hvd.start_timeline('timeline.json')
             >>> hvd.stop_timeline()
         """
-        self._context.start_timeline(file_path, mark_cycles)
+        context = self._context
+        context.timelines.start(context.world, context.settings, context.topology.rank, file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
         """Finish the timeline that hvd.start_timeline(), or HOROVOD_TIMELINE, began.
@@ -100,7 +101,7 @@ class HorovodBasics:
             >>> hvd.start_timeline('timeline.json')
             >>> hvd.stop_timeline()
         """
-        self._context.stop_timeline()
+        self._context.timelines.stop(self._context.world, self._context.settings)
 
     def counters(self) -> dict[str, int | None]:
         """Return how many bytes this process has sent, received and moved through shared memory since it started.
@@ -230,7 +231,7 @@ class HorovodBasics:
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         """Return the ranks of each registered set, by the set's id."""
-        return self._context.registered_sets()
+        return self._context.registered_sets.ranks_by_id()
 
     def mpi_threads_supported(self) -> bool:
         """Return True if the program's own threads may call MPI.
@@ -245,7 +246,7 @@ class HorovodBasics:
             >>> if hvd.mpi_enabled():
             ...     print(hvd.mpi_threads_supported())
         """
-        plane = self._context.mpi_plane
+        plane = self._context.mpi.plane
         if plane is None:
             raise ValueError(
                 "MPI is not enabled: tensors do not travel by MPI. Start with horovodrun --mpi, or with mpirun and "
@@ -263,7 +264,7 @@ class HorovodBasics:
             >>> if hvd.mpi_enabled():
             ...     print('tensors travel by MPI')
         """
-        return self._context.mpi_plane is not None
+        return self._context.mpi.plane is not None
 
     def mpi_built(self) -> bool:
         """Return True if MPI can be used in jobs that mpirun starts.
@@ -360,5 +361,5 @@ class HorovodBasics:
         return False
 
 
-# mpi4py's MPI if mpi4py is installed, else a class in its place.
+# MPI is mpi4py's if mpi4py is installed, else a class in its place.
 __getattr__ = lazily(__name__, {"MPI": "horovod.common.mpi:MPI"})

@@ -4,9 +4,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+
+from horovod._engine import World
 
 # A counter is None if MPI or NCCL moved tensors, because the engine cannot know how many bytes that took.
 Counters = dict[str, int | None]
+
+
+class MovedBytes:
+    """Counter of the bytes that all worlds of a context have moved."""
+
+    def __init__(self) -> None:
+        self._ended: Counters = {}  # bytes of worlds that have ended; the dict is replaced, never changed
+
+    def world_ends(self, world: World) -> None:
+        self._ended = total(self._ended, counted_by(world.describe()))
+
+    def forget(self) -> None:
+        """Start from zero, in a forked child."""
+        self._ended = {}
+
+    def counted(self, world: Callable[[], World]) -> Counters:
+        """Return the bytes moved so far. Thread-safe.
+
+        Args:
+            world: Returns the present world; raises an error if there is none.
+        """
+        while True:  # Do not take a lock: a thread that opens or closes a world holds it for long.
+            ended = self._ended
+            counted = counted_by(world().describe())
+            if self._ended is ended:
+                return total(ended, counted)
 
 
 def counted_by(description: str) -> Counters:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from horovod._engine import OpKind
 from horovod.common import rules
 from horovod.common.dtypes import AS_IT_IS
-from horovod.common.process_sets import Membership, ProcessSet, global_process_set
+from horovod.common.membership import Membership
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
     from horovod._engine import EngineCall, Output, TensorLocation
 
-# Integers instead of members of OpKind, because native calls read integers fastest.
+# Use integers instead of members of OpKind, because native calls read integers fastest.
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = map(
     int, OpKind
 )
@@ -46,11 +47,22 @@ class Call:
     only_root: bool = False
     # For a group: text that describes the tensors that every rank must have put into it; empty if not compared.
     contents: str = ""
+    # For a group with contents: the number of tensors of the call that ranks make instead which do not compress; 0 if
+    # there is no such call.
+    uncompressed: int = 0
 
     @property
     def operation(self) -> str:
         """The name of the collective, such as grouped_allreduce."""
-        return (_GROUP_NAMES if self.grouped else KIND_NAMES)[self.kind]
+        return (_GROUP_NAMES if self.grouped and self.uncompressed != 1 else KIND_NAMES)[self.kind]
+
+    @property
+    def suffix(self) -> str:
+        """Suffix that makes the name of the tensor with the contents that of the last tensor of the other call.
+
+        The engine then finds that some ranks compress and others do not, and all of them get an error.
+        """
+        return names_in_group("", self.uncompressed)[-1] if self.uncompressed > 1 else ""
 
 
 class TakesCalls(Protocol):
@@ -83,10 +95,15 @@ class TakesCalls(Protocol):
     def release(self, handle: int, /) -> None: ...
 
 
+def names_in_group(name: str, count: int) -> list[str]:
+    """Return the names of a group's tensors."""
+    return [f"{name}_{index}of{count}" for index in range(1, count + 1)]
+
+
 def reduction_of(call: Call, dtype: int, member: Membership) -> Reduction:
     """Return the reduce operation and factors for the engine.
 
-    ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
+    Raise ValueError, NotImplementedError or HorovodInternalError if this dtype or this process set does not allow them.
     """
     if call.kind == ALLREDUCE:
         return rules.reduction(call.op, call.prescale, call.postscale, dtype, member.id)

@@ -64,7 +64,7 @@ class Checkpoint:
 
     @property
     def _writes(self) -> bool:
-        """True on rank 0, which alone writes. After rank 0 is lost, that is another worker."""
+        """True on rank 0, the only rank that writes. After rank 0 is lost, another worker gets that rank."""
         return default_context.topology.rank == 0
 
     # Before training
@@ -83,7 +83,7 @@ class Checkpoint:
         newest, _ = self.look()
         if newest is None:
             return
-        default_context.seen_files = merged(default_context.seen_files, [newest])
+        default_context.elastic.seen_files = merged(default_context.elastic.seen_files, [newest])
         if elastic_place.is_elastic(os.environ):
             # If the driver cannot be reached, it has ended, and the job ends anyway.
             with suppress(OSError, RendezvousError):
@@ -99,7 +99,8 @@ class Checkpoint:
             self._attempted_in = default_context.generation
             try:
                 self._attempt = self._load_newest()
-            except Exception as error:  # every kind of error: all ranks must receive it at their next sync
+            # catch every kind of error, because all ranks must receive it at their next sync
+            except Exception as error:
                 text = str(error) if isinstance(error, HorovodCheckpointError) else f"{type(error).__name__}: {error}"
                 folder = str(self._folder)
                 self._attempt = LoadAttempt(None, folder, error=text if folder in text else f"{folder}: {text}")
@@ -110,14 +111,14 @@ class Checkpoint:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise HorovodCheckpointError(f"{error.filename or folder} is a file, and no directory") from None
+            raise HorovodCheckpointError(f"{error.filename or folder} is a file, not a directory") from None
         checkpoint_folder.remove_abandoned(self._folder)
         files = list_files(self._folder)
         self._last_number = checkpoint_folder.number_of(files[0]) if files else 0
         if self._overwrite or not files:
             if files:
                 logger.warning(
-                    "Training starts from nothing, and the %d checkpoints in %s are not used (overwrite=True)",
+                    "Training starts from the beginning and ignores the %d checkpoints in %s (overwrite=True)",
                     len(files),
                     folder,
                 )
@@ -146,7 +147,7 @@ class Checkpoint:
         except Exception as error:
             raise HorovodCheckpointError(f"{path}: {error}") from error
         self.resumed_from = path
-        logger.info("Training goes on from the checkpoint %s", path)
+        logger.info("Training continues from the checkpoint %s", path)
 
     # During training
 
@@ -172,8 +173,8 @@ class Checkpoint:
             if error or newest is not None:
                 raise HorovodCheckpointError(
                     error
-                    or f"rank 0 is about to write to {self._folder}, from which it has loaded nothing: give the state "
-                    "to a function that is decorated with hvd.elastic.run"
+                    or f"rank 0 has not loaded the checkpoints in {self._folder}, so it must not write there: pass the "
+                    "state to a function that is decorated with hvd.elastic.run"
                 )
         return start_lineage().following()
 
@@ -215,11 +216,11 @@ class Checkpoint:
             if self._has_failed:
                 logger.warning("Checkpoints are written to %s again", self._folder)
             self._has_failed = False
-        except Exception as error:  # every kind of error: training is worth more than its copy on disk
+        except Exception as error:  # catch every kind of error, because training is worth more than its copy on disk
             if not self._has_failed:
                 logger.warning(
-                    "No checkpoint could be written to %s, and training goes on without: %s. The next commits are "
-                    "tried, but this is not said again",
+                    "No checkpoint could be written to %s, and training continues without one: %s. Later commits try "
+                    "again, but further failures are not logged",
                     self._folder,
                     error,
                 )
@@ -240,8 +241,8 @@ class Checkpoint:
         if others and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "Another training writes checkpoints to %s too: %s is not of lineage %s. Give each training, and each "
-                "state, a directory of its own: no job can go on from a directory with both",
+                "Another training also writes checkpoints to %s: %s is not of lineage %s. Give each training, and each "
+                "state, its own directory, because no job can continue from a directory with both",
                 self._folder,
                 others[0].name,
                 lineage,
@@ -265,7 +266,7 @@ def checkpoint(
         overwrite: Start from the beginning even if there are checkpoints.
     """
     if not default_context.is_initialized:
-        raise ValueError("hvd.elastic.checkpoint() is called after hvd.init(): only rank 0 reads and writes")
+        raise ValueError("hvd.elastic.checkpoint() was called before hvd.init(): call hvd.init() first")
     result = Checkpoint(state, directory, every, keep, overwrite)
     result.report_newest()
     if default_context.topology.rank == 0:

@@ -99,13 +99,16 @@ def read(path: Path) -> Any:
 
 
 def describe(path: Path) -> Description:
-    """Return what a file's header records, without reading the rest. BadCheckpointError if it is not a checkpoint."""
+    """Return what a file's header records, without reading the rest.
+
+    Raise BadCheckpointError if it is not a checkpoint.
+    """
     with open(path, "rb") as file:
         return _described(path, file.read(max(_HEADER_BYTES.values())))
 
 
 def check(path: Path) -> Description:
-    """Read a whole file without decoding it. BadCheckpointError if it is not as it was written."""
+    """Read a whole file without decoding it. Raise BadCheckpointError if it is not as it was written."""
     with open(path, "rb", buffering=0) as file:
         head = file.read(max(_HEADER_BYTES.values()))
         header = _Header.parse(head)
@@ -278,7 +281,7 @@ class _Decoder:
             return int(data)
         if code == _PICKLE:
             return serialization.loads(data)
-        raise BadCheckpointError(f"it holds something of an unknown kind ({code})")
+        raise BadCheckpointError(f"it holds a value of an unknown kind ({code})")
 
     def _array(self, kind: str, dtype: str, shape: list[int], place: int, nbytes: int) -> Any:
         data = self._arrays[place : place + nbytes]

@@ -52,7 +52,9 @@ def of_lineage(files: list[Path], lineage: str) -> list[Path]:
 
 
 def files_to_resume_from(files: list[Path]) -> list[Path]:
-    """Return the files of the newest training, the newest first. ValueError if two trainings wrote at the same time.
+    """Return the files of the newest training, the newest first.
+
+    Raise ValueError if two trainings wrote at the same time.
 
     A training that started with overwrite=True has only newer files than the one before it.
     """

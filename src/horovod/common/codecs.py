@@ -212,7 +212,7 @@ def _target(left: Floats | None, values: Floats, residual: Floats | None) -> int
         raise ValueError("left is read-only")
     for name, other in (("values", values), ("residual", residual)):
         if other is not None and address != address_of(other) and np.may_share_memory(left, other):
-            raise ValueError(f"left overlaps {name}: pass the same array or another one")
+            raise ValueError(f"left overlaps {name}: pass {name} itself, or an array without common memory")
     return address
 
 

@@ -13,7 +13,7 @@ from horovod.common.wire import travels_as
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the array to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.
@@ -25,10 +25,27 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
+        """Return the tensor to send, and what decompress() needs.
+
+        Args:
+            tensor: The tensor to compress.
+
+        Returns:
+            The compressed tensor, and a context of any type that stays on this rank.
+        """
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Array, ctx: Any) -> Array:
+        """Return the result of a collective in its original type.
+
+        Args:
+            tensor: The result that came back.
+            ctx: The context that compress() returned.
+
+        Returns:
+            The tensor in its original type.
+        """
         raise NotImplementedError
 
 

@@ -12,17 +12,14 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
-from horovod._engine import EngineCall, EngineError, Member, TensorLocation, World
+from horovod._engine import Member, World
 from horovod.common import (
     byte_counters,
     leaving,
     log,
     mpi_library,
-    place_variables,
     settings,
     stacks,
     threads_at_exit,
@@ -31,24 +28,21 @@ from horovod.common import (
     torchrun_variables,
     waits,
 )
-from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
-from horovod.common.dtypes import UINT8
-from horovod.common.elastic_sets import Heritage, Word, agree
-from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodNotInitializedError
-from horovod.common.handles import HandleTable, Pending, translate
+from horovod.common.elastic_worker import ElasticWorker
+from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
+from horovod.common.handles import HandleTable
 from horovod.common.joining import bootstrap, communicators, elastic_place
-from horovod.common.joining.loss import Loss
-from horovod.common.lineage import SeenFile, merged
-from horovod.common.process_sets import EmptyMembership, Membership, ProcessSet, check_ranks, global_process_set
+from horovod.common.membership import Membership, Memberships, default_memberships
+from horovod.common.mpi_support import MpiSupport
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.registered_sets import Observer, RegisteredSets
+from horovod.common.set_registration import SetRegistration
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
-if TYPE_CHECKING:
-    from horovod.common.mpi_plane import Plane
-
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
-# Attempts of an elastic worker in one hvd.init(); each failure means that another worker was lost meanwhile.
+# Largest number of attempts of an elastic worker in one hvd.init(). Each failure means that another worker was lost
+# meanwhile.
 _MOST_ATTEMPTS = 20
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
@@ -61,39 +55,34 @@ class Context:
 
     Attributes:
         handles: The operations in flight.
-        sets: The registered process sets.
+        sets: The registered process sets; empty without a world.
         global_set: The process set of all ranks.
+        elastic: What this worker of an elastic job keeps from one world to the next.
+        mpi: The use of MPI.
+        timelines: The timelines of this context's worlds.
+        era: Counter of new worlds and of hvd.join(). When it changes, values that ranks have counted separately are
+            void.
+        joins: How often all ranks have met in hvd.join().
     """
 
-    def __init__(self, global_set: ProcessSet | None = None) -> None:
+    def __init__(self, global_set: ProcessSet | None = None, members: Memberships | None = None) -> None:
         self.handles = HandleTable()
         self.global_set = global_set if global_set is not None else ProcessSet([])
-        self.sets = RegisteredSets()
-        self._lock = threading.RLock()
-        self._world: World | None = None
-        self.mpi_plane: Plane | None = None  # thread that moves tensors by MPI; None if MPI is not used
-        self._comm: Any = None  # MPI communicator from which the world was made, or None
-        self._topology = Topology()
-        self._settings = Settings()
-        self._homogeneous = True
-        self._hosts: Sequence[str] = ()
-        self._dynamic_sets = False
-        self._generation = -1
-        self._loss: Loss | None = None  # loss that ended the last world of an elastic job
-        # In an elastic job: True if this worker has the training's state and can send it to others.
-        self.has_state = False
-        self.seen_files: dict[int, SeenFile] = {}  # newest checkpoint files that any worker of the job has seen
-        # Generation of the last world made from a communicator; ranks outside it have not counted that world.
-        self._comm_generation = -1
-        self._timeline_wish = timeline.Wish(None)
-        self._heritage = Heritage()
-        self._tuning: dict[str, int] | None = None  # values that the autotuner has found, in an elastic job
-        # Counter of new worlds and of hvd.join(). When it changes, values that ranks have counted separately are void.
+        self.sets = RegisteredSets({} if members is None else members)
+        self.elastic = ElasticWorker()
+        self.mpi = MpiSupport()
+        self.timelines = timeline.Timelines()
         self.era = 0
-        self.joins = 0  # how often all ranks have met in hvd.join()
-        self._inherited: World | None = None
-        # Bytes that earlier worlds moved; the dict is replaced, never changed.
-        self._ended_worlds: byte_counters.Counters = {}
+        self.joins = 0
+        self._registration = SetRegistration(
+            self.global_set, self.sets, self.handles, self.elastic.heritage, self.mpi, self._running
+        )
+        self._lock = threading.RLock()
+        self._started: bootstrap.Started | None = None
+        self._settings = Settings()
+        self._generation = -1
+        self._inherited: bootstrap.Started | None = None  # the parent's world, in a forked child
+        self._moved_bytes = byte_counters.MovedBytes()
         _contexts.add(self)
 
     # Start and end
@@ -103,43 +92,24 @@ class Context:
         with self._lock:
             if self._inherited is not None:
                 raise HorovodNotInitializedError(_FORKED)
-            if self._world is not None:
+            if self._started is not None:
                 return
             stacks.offer()
             self._settings = settings.load(os.environ)
             if elastic_place.is_elastic(os.environ):
                 self._init_elastic(comm, process_sets)
                 return
-            self._topology = topology.discover(os.environ)
-            log.begin(self._settings, self._topology.rank)
-            if not self._topology.is_launched:
+            place = topology.discover(os.environ)
+            log.begin(self._settings, place.rank)
+            if not place.is_launched:
                 log.say_alone()
-            mpi = self._prepare_mpi(comm)
-            if self._comm is not None:
-                generation = communicators.latest_generation(self._comm, self._comm_generation + 1, self._timeout_s)
+            mpi, place = self.mpi.prepare(comm, place, self._settings)
+            if self.mpi.comm is not None:
+                generation = self.mpi.next_generation(self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
             else:  # Every rank has called hvd.init() equally often, so all ranks compute one number.
                 generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
-            self._join(generation, process_sets, mpi)
+            self._join(place, generation, process_sets, mpi)
             self.global_set.mpi_comm = communicators.passed_communicator(comm)
-
-    @property
-    def _timeout_s(self) -> float:
-        return self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-
-    def _prepare_mpi(self, comm: Any) -> str | None:
-        """Find the communicator from which to make the world, if any, and adapt the topology to it.
-
-        Return the value of `bootstrap.Wishes.mpi`: why MPI cannot be used, empty if it can, None if MPI is not wanted.
-        """
-        wants_mpi = str(self._settings.text("HOROVOD_CPU_OPERATIONS")).lower() == "mpi"
-        threads = not self._settings.flag("HOROVOD_MPI_THREADS_DISABLE")
-        mpi = mpi_library.unusable(self._topology, os.environ, threads) if wants_mpi else None
-        self._comm = None
-        if comm is not None:
-            self._comm = communicators.communicator_of(comm, self._topology, os.environ, self._timeout_s)
-            if self._comm is not None:
-                self._topology = communicators.place_in(self._comm, self._topology)
-        return mpi
 
     def _init_elastic(self, comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
         """Take the rank that the driver assigns to this worker, and join its world.
@@ -149,154 +119,93 @@ class Context:
         if comm is not None:
             raise ValueError("hvd.init(comm=...) is not possible in an elastic job: its driver decides who takes part")
         for attempt in range(_MOST_ATTEMPTS):
-            lost, self._loss = self._loss, None
-            fresh, seen = not self.has_state, tuple(self.seen_files.values())
-            place = elastic_place.take_place(self._settings, os.environ, lost, fresh=fresh, seen=seen)
-            self.seen_files = merged(self.seen_files, place.seen)
-            os.environ.update(place.variables())
-            os.environ.pop(place_variables.PLANNED, None)
+            place = self.elastic.take_place(self._settings)
             self._settings = settings.load(os.environ)
-            self._topology = place.topology
-            log.begin(self._settings, self._topology.rank)
+            log.begin(self._settings, place.topology.rank)
             try:
-                self._join(place.generation, process_sets, None)
+                self._join(place.topology, place.generation, process_sets, None)
                 return
             except bootstrap.WorldFailedError as error:
                 if attempt + 1 == _MOST_ATTEMPTS:
                     raise
-                self.note_loss(error)
+                self.elastic.note_loss(error)
 
-    def note_loss(self, error: HorovodInternalError) -> None:
-        """Record why this world ended. The next request to the elastic driver reports it."""
-        self._loss = elastic_place.loss_of(error)
-
-    def _join(self, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None) -> None:
+    def _join(
+        self, place: Topology, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None
+    ) -> None:
         elastic = elastic_place.is_elastic(os.environ)
-        if process_sets is not None or not elastic or self._heritage.is_first:
-            self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
-        if not elastic or self._heritage.is_first:
-            self._timeline_wish = timeline.first_wish(self._settings)
+        is_first = not elastic or self.elastic.heritage.is_first
+        if process_sets is not None or is_first:
+            self._registration.choose(process_sets, self._settings)
+        if is_first:
+            self.timelines.choose(self._settings)
         static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
         by_communicator = any(one.mpi_comm is not None for one in static_sets)
         # A new worker names the ranks of the first generation, which may have had more ranks than this one.
-        ranks = [] if elastic and generation > 0 else self._check_static(process_sets, static_sets)
-        wishes = bootstrap.Wishes(ranks, by_communicator, self._comm, mpi)
+        late = elastic and generation > 0
+        ranks = [] if late else self._registration.check_static(process_sets, static_sets, place)
+        wishes = bootstrap.Wishes(ranks, by_communicator, self.mpi.comm, mpi)
         if elastic:
-            word = self._heritage.word(elastic_place.birth_id(os.environ), self._topology.host).packed()
-            wishes = replace(wishes, heritage=word, tuning=self._tuning)
-        self._start(generation, static_sets, ranks, wishes)
+            wishes = self.elastic.added_to(wishes, place.host)
+        self._start(place, generation, static_sets, wishes)
 
-    def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
-        if isinstance(argument, str) and argument != "dynamic":
-            raise ValueError(f"process_sets must be a list of ProcessSet or 'dynamic', not {argument!r}")
-        ranks: list[tuple[int, ...]] = []
-        for process_set in static_sets:
-            if process_set is self.global_set:
-                raise ValueError("process_sets contains the global process set, which always exists")
-            checked = check_ranks(self._ranks_of(process_set), self._topology.size)
-            if (process_set.mpi_comm is None and checked in ranks) or len(checked) == self._topology.size:
-                raise ValueError(
-                    f"process_sets contains the same ranks twice: {list(checked)} (the set of all ranks always exists)"
-                )
-            ranks.append(checked)
-        return ranks
-
-    def _ranks_of(self, process_set: ProcessSet) -> list[int]:
-        if process_set.mpi_comm is None:
-            return process_set.ranks or []
-        communicators.check_mpi(self._comm, self._topology, os.environ)
-        find = partial(communicators.ranks_in, process_set.mpi_comm, self._comm)
-        return find() if self.mpi_plane is None else self.mpi_plane.call(find)
-
-    def _start(
-        self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]], wishes: bootstrap.Wishes
-    ) -> None:
+    def _start(self, place: Topology, generation: int, static_sets: list[ProcessSet], wishes: bootstrap.Wishes) -> None:
         def met() -> None:
             if wishes.comm is None:
                 self._generation = generation
             else:
-                self._comm_generation = generation
+                self.mpi.note_generation(generation)
             self.era += 1
 
-        started = bootstrap.start(self._settings, self._topology, generation, wishes, os.environ, met)
-        self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
-        self._hosts = started.hosts
+        started = bootstrap.start(self._settings, place, generation, wishes, os.environ, met)
+        self._started = started
         waits.note_initializer()
-        if self._topology.is_launched:
+        if started.topology.is_launched:
             leaving.watch(self)
-        if started.main is not None and started.topology.is_launched:
-            os.environ.update(_torchrun_variables(started.topology, *started.main))
+            if started.main is not None:
+                os.environ.update(_torchrun_variables(started.topology, *started.main))
         if started.jobs:
-            self.mpi_plane = self._start_plane()
+            self.mpi.start_plane(started.world)
         elastic_generation = generation if started.heritages else 0
-        timeline.begin(self._world, self._settings, self._topology.rank, self._timeline_wish, elastic_generation)
-        self._bind(self.global_set, 0, tuple(range(self._topology.size)))
+        self.timelines.begin(started.world, self._settings, started.topology.rank, elastic_generation)
+        self._registration.begin(started)
         try:
             if started.heritages:
-                self._inherit(started, generation, static_sets)
-            mine = dict(zip(ranks, static_sets, strict=False))
-            for members in started.process_sets:
-                self._register(mine.get(members) or ProcessSet(members), members, by_init=True)
+                self.elastic.tuning = dict(started.tuning) if started.tuning else None
+            self._registration.register_first(started, generation, static_sets, list(wishes.process_sets))
         except Exception as error:
             self.shutdown()
             failed = bootstrap.WorldFailedError if elastic_place.is_elastic(os.environ) else HorovodInitializationError
             raise failed(f"Process sets could not be set up: {error}") from error
 
-    def _inherit(self, started: bootstrap.Started, generation: int, passed: Sequence[ProcessSet]) -> None:
-        """Take over the process sets and the tuned values that the job has from earlier generations."""
-        self._tuning = dict(started.tuning) if started.tuning else None
-        agreed = agree([Word.unpacked(found) for found in started.heritages])
-        unknown = self._heritage.take(agreed, generation, passed)
-        for process_set in [] if agreed.is_first else unknown:
-            log.logger.warning(
-                "%s was passed to hvd.init(), but the workers that were there before have no such set: "
-                "it stays unregistered",
-                process_set,
-            )
-        for known, objects, ranks in self._heritage.handed_down():
-            if not ranks:
-                for process_set in objects:
-                    self.sets.bind_empty(process_set, EmptyMembership(self.world, known.origin, known.births))
-                continue
-            self._register(objects[0], ranks, is_new=False)
-            for process_set in objects[1:]:
-                self.sets.bind_beside(process_set, objects[0])
-
-    def _start_plane(self) -> Plane:
-        from horovod.common.mpi_plane import Plane  # imported late because few programs need it
-
-        return Plane(self.world, self._comm if self._comm is not None else mpi_library.load().COMM_WORLD)
-
     def shutdown(self) -> None:
         """Leave the world: pending operations fail, and memory is released. Do nothing if there is no world."""
         with self._lock:
-            world, self._world = self._world, None
-            if world is None:
+            started, self._started = self._started, None
+            if started is None:
                 return
+            world = started.world
             self.sets.tell_all_unbound()
-            self._forget_sets()
+            self._registration.forget()
             if self._settings.flag("HOROVOD_AUTOTUNE") and elastic_place.is_elastic(os.environ):
-                self._tuning = tuned_by(world.describe()) or self._tuning
-            plane, self.mpi_plane = self.mpi_plane, None
+                self.elastic.note_tuning(world)
+            plane = self.mpi.forget_plane()
             if plane is not None:
                 plane.leave()
             world.close()
-            self._ended_worlds = byte_counters.total(self._ended_worlds, byte_counters.counted_by(world.describe()))
+            self._moved_bytes.world_ends(world)
             if plane is not None:
                 plane.end()
             self.handles.clear()
 
     def fail(self, what: str) -> bool | None:
-        """End the world at once because this rank `what`, such as "raised ValueError". See leaving.Member.
+        """End the world at once, with an error that says what this rank did.
 
-        shutdown() must still be called afterwards.
+        `what` continues "rank N", for example "raised ValueError". See leaving.Member. shutdown() must still be called
+        afterwards.
         """
-        world = self._world  # Do not take the lock: a thread that waits in a collective may hold it.
-        return None if world is None else world.fail(f"rank {self._topology.rank} {what}")
-
-    def _forget_sets(self) -> None:
-        self.sets.drop_all()
-        self.global_set.process_set_id, self.global_set.mpi_comm = 0, None
+        started = self._started  # Do not take the lock: a thread that waits in a collective may hold it.
+        return None if started is None else started.world.fail(f"rank {started.topology.rank} {what}")
 
     def leave_to_parent(self) -> None:
         """Refuse further use in a forked child, because the engine belongs to the parent.
@@ -304,82 +213,95 @@ class Context:
         The child must never run the engine's destructor.
         """
         self._lock = threading.RLock()
-        self.mpi_plane = None
-        self._ended_worlds = {}
-        if self._world is not None:
-            self._inherited, self._world = self._world, None
-            self._forget_sets()
+        self.mpi.plane = None
+        self._moved_bytes.forget()
+        if self._started is not None:
+            self._inherited, self._started = self._started, None
+            self._registration.forget()
 
     # Queries
 
     @property
     def is_initialized(self) -> bool:
-        return self._world is not None
+        return self._started is not None
+
+    def _running(self) -> bootstrap.Started:
+        """Return the present world. Raise HorovodNotInitializedError if there is none."""
+        started = self._started
+        if started is None:
+            raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)
+        return started
 
     @property
     def world(self) -> World:
-        if self._world is None:
-            self._refuse()
-        return self._world
-
-    def counters(self) -> dict[str, Any] | None:
-        """Return the engine's counters; None without a world, and while one is opened or closed. Thread-safe."""
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            counted: dict[str, Any] | None = json.loads(self._world.describe()) if self._world is not None else None
-        finally:
-            self._lock.release()
-        return counted
-
-    def moved_bytes(self) -> byte_counters.Counters:
-        """Return the bytes that this process has moved in this world and all earlier ones. Thread-safe."""
-        while True:  # Do not take the lock: a thread that opens or closes a world holds it for long.
-            ended = self._ended_worlds
-            counted = byte_counters.counted_by(self.world.describe())
-            if self._ended_worlds is ended:
-                return byte_counters.total(ended, counted)
+        return self._running().world
 
     @property
     def topology(self) -> Topology:
-        if self._world is None:
-            self._refuse()
-        return self._topology
+        return self._running().topology
 
     @property
     def hosts(self) -> Sequence[str]:
         """The host of each rank of this world."""
-        if self._world is None:
-            self._refuse()
-        return self._hosts
+        return self._running().hosts
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """True if every host has the same number of ranks."""
+        return self._running().homogeneous
 
     @property
     def settings(self) -> Settings:
         return self._settings
 
     @property
-    def is_homogeneous(self) -> bool:
-        """True if every host has the same number of ranks."""
-        if self._world is None:
-            self._refuse()
-        return self._homogeneous
-
-    @property
     def generation(self) -> int:
         """Number of the last world that this process joined; -1 before the first."""
         return self._generation
 
-    def _refuse(self) -> NoReturn:
-        raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)
+    def counters(self) -> dict[str, Any] | None:
+        """Return the engine's counters; None without a world, and while one is opened or closed. Thread-safe."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            started = self._started
+            counted: dict[str, Any] | None = json.loads(started.world.describe()) if started is not None else None
+        finally:
+            self._lock.release()
+        return counted
+
+    def moved_bytes(self) -> byte_counters.Counters:
+        """Return the bytes that this process has moved in this world and all earlier ones. Thread-safe."""
+        return self._moved_bytes.counted(lambda: self.world)
+
+    def show(self, name: str, began_ns: int, ended_ns: int) -> None:
+        """Add an event of the program itself to the timeline, if one is written."""
+        started = self._started
+        if started is not None:
+            started.world.show(name, began_ns, ended_ns)
+
+    # Process sets
+
+    @property
+    def registered_sets(self) -> RegisteredSets:
+        """The registered sets. Raise HorovodNotInitializedError without a world."""
+        self._running()
+        return self.sets
+
+    @property
+    def set_registration(self) -> SetRegistration:
+        """The registration of further sets. Raise HorovodNotInitializedError without a world."""
+        self._running()
+        return self._registration
 
     def membership_of(self, process_set: ProcessSet) -> Membership:
         """Return the membership of the registered set that has this object's id.
 
-        ValueError if no set has the id, or this rank is not a member.
+        Raise ValueError if no set has the id, or this rank is not a member.
         """
-        if self._world is None and process_set.membership is None:
-            self._refuse()
-        return self.sets.membership_of(process_set, self._topology.rank)
+        if self._started is None and process_set.membership is None:
+            self._running()
+        return self.sets.membership_of(process_set)
 
     def native_of(self, process_set: ProcessSet) -> Member:
         """Return the native membership of the set, for native calls. Raise what `membership_of` raises."""
@@ -387,137 +309,10 @@ class Context:
         assert native is not None
         return native
 
-    def membership_with_id(self, set_id: int) -> Membership | None:
-        return self.sets.membership_with_id(set_id)
-
-    def check_registered(self, process_set: ProcessSet) -> int:
-        """Return the id of a set. ValueError if the object has none, or no registered set has that id."""
-        if self._world is None:
-            self._refuse()
-        return self.sets.check_registered(process_set)
-
-    def registered(self, process_set: ProcessSet) -> ProcessSet | None:
-        """Return the registered set that an object names by its id, usually the object itself, or None."""
-        return self.sets.named_by(process_set)
-
-    def set_with_id(self, set_id: int) -> ProcessSet:
-        """Return the registered set that has an id, for callers that can pass only a number."""
-        if self._world is None:
-            self._refuse()
-        return self.sets.with_id(set_id)
-
-    def registered_sets(self) -> dict[int, list[int]]:
-        """Return the ranks of each registered set, by the set's id."""
-        if self._world is None:
-            self._refuse()
-        return self.sets.ranks_by_id()
-
-    # Timeline
-
-    def start_timeline(self, path: str | os.PathLike[str], mark_cycles: bool) -> None:
-        timeline.start(self.world, self._settings, self.topology.rank, path, mark_cycles)
-        self._timeline_wish = timeline.Wish(path, mark_cycles)
-
-    def stop_timeline(self) -> None:
-        timeline.stop(self.world, self._settings)
-        self._timeline_wish = timeline.Wish(None)
-
-    def show(self, name: str, began_ns: int, ended_ns: int) -> None:
-        """Add an event of the program itself to the timeline, if one is written."""
-        world = self._world
-        if world is not None:
-            world.show(name, began_ns, ended_ns)
-
-    # Process sets
-
-    def add_process_set(self, process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-        """Register a set on all ranks at once. Every rank of the job must call this."""
-        self._require_dynamic_sets()
-        added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-        if added.mpi_comm is not None and added is not self.global_set:
-            return self._add_by_communicator(added)
-        return self._add(added, check_ranks(added.ranks or [], self.topology.size))
-
-    def _add_by_communicator(self, added: ProcessSet) -> ProcessSet:
-        """Register the sets of all communicators that ranks pass.
-
-        Ranks may pass different communicators, and each rank knows only its own. So all ranks register all of them.
-        """
-        from horovod.common.objects import allgather_object  # imported late because it imports this module
-
-        mine = communicators.members_or_refusal(lambda: self._ranks_of(added))
-        sets = communicators.all_sets(allgather_object(mine, "add_process_set.by_communicator"))
-        # A rank that is a member of no set passes COMM_NULL. It can only mean the set if there is just one.
-        meant = mine or (sets[0] if len(sets) == 1 else None)
-        for ranks in sets:
-            self._add(added if ranks == meant else ProcessSet(ranks), ranks)
-        return added
-
-    def _add(self, added: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
-        for set_id, existing, its_ranks in self.sets.with_ranks():
-            if its_ranks == ranks:
-                if self._heritage.adopts(existing, added):
-                    self.sets.adopt(set_id, added)
-                    return added
-                raise ValueError(f"A process set with ranks {list(ranks)} already exists: {existing}")
-            if existing is added:
-                raise ValueError(f"{existing} is registered already, with other ranks: make a new hvd.ProcessSet")
-        self._register(added, ranks)
-        return added
-
-    def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Remove a set on all ranks at once. Return False for the global set and for a set that is not registered."""
-        self._require_dynamic_sets()
-        set_id = process_set.process_set_id
-        if not set_id or self.sets.named_by(process_set) is None:
-            return False
-        self._heritage.removed(self.sets.tell_unbound(set_id))
-        self.sets.drop(set_id, process_set)
-        self._run_on_all(REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
-        return True
-
-    def _require_dynamic_sets(self) -> None:
-        if self._world is None:
-            self._refuse()
-        if not self._dynamic_sets:
-            raise ValueError(
-                "Process sets can change while the job runs only if HOROVOD_DYNAMIC_PROCESS_SETS=1 is set on all "
-                "ranks, or with hvd.init(process_sets='dynamic')"
-            )
-
-    def _register(
-        self, process_set: ProcessSet, ranks: tuple[int, ...], by_init: bool = False, is_new: bool = True
-    ) -> None:
-        name = "add_process_set." + ",".join(map(str, ranks))
-        self._bind(process_set, self._run_on_all(ADD_PROCESS_SET, name, ranks), ranks)
-        if is_new:
-            self._heritage.made(process_set, ranks, by_init)
-
-    def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
-        self.sets.bind(process_set, self.world, set_id, ranks, self._topology.rank)
-
     def observe(self, observer: Observer) -> None:
         """Call the observer for each set that is or will be registered. It first gets the sets that exist already."""
         with self._lock:
             self.sets.observe(observer)
-
-    def _run_on_all(self, kind: int, name: str, numbers: tuple[int, ...]) -> int:
-        world = self.world
-        try:
-            handle = world.submit(0, name, EngineCall(kind, will_wait=True), TensorLocation(UINT8, ()), numbers)
-        except EngineError as error:
-            raise translate(error, name) from None
-        value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: world.value(it.handle)))
-        assert isinstance(value, int)
-        return value
-
-
-def tuned_by(description: str) -> dict[str, int] | None:
-    """Return the values that the autotuner has found, from World.describe(). None while it has not finished."""
-    found = json.loads(description)
-    if found.get("autotune") != "done":
-        return None
-    return {name: int(found[name]) for name in ("fusion_threshold", "cycle_time_us", "chunk_bytes")}
 
 
 def _torchrun_variables(found: Topology, address: str, port: int) -> dict[str, str]:
@@ -532,7 +327,7 @@ def _torchrun_variables(found: Topology, address: str, port: int) -> dict[str, s
 
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-default_context = Context(global_process_set)
+default_context = Context(global_process_set, default_memberships)
 
 
 def _shutdown_all() -> None:

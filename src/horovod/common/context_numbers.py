@@ -7,7 +7,7 @@ import itertools
 import weakref
 
 from horovod.common.context import default_context
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 
 _numbers: dict[tuple[int, ...], int] = {}
 _own_numbers: weakref.WeakKeyDictionary[ProcessSet, int] = weakref.WeakKeyDictionary()
@@ -21,7 +21,7 @@ def number_of(process_set: ProcessSet) -> int:
     A set gets its number from the ranks that it was first seen with, unless another living set has that number. In an
     elastic job the ranks of a set may change later, but its number does not.
     """
-    registered = default_context.registered(process_set)
+    registered = default_context.sets.named_by(process_set)
     named = registered or process_set
     if named is global_process_set:
         return 0
@@ -37,9 +37,11 @@ def number_of(process_set: ProcessSet) -> int:
 
 
 def set_of(number: int) -> ProcessSet:
-    """Return the set that got this number last. ValueError if this process has not numbered such a set."""
+    """Return the set that got this number last. Raise ValueError if this process has not numbered such a set."""
     if number not in _sets:
-        raise ValueError(f"This program was made with a process set that this process does not know (number {number})")
+        raise ValueError(
+            f"This program was compiled with a process set that this process does not have (number {number})"
+        )
     return _sets[number]
 
 

@@ -57,7 +57,7 @@ def _listen(handler: Handler) -> object:
 _progress = Progress(default_context)
 notification_manager = WorkerNotificationManager(_listen)
 
-# Errors that are bugs, or a world that could not be set up again: another attempt would only hide them.
+# Errors after which another attempt would only hide the cause: bugs, and a world that could not be set up again.
 _NOT_A_LOST_WORKER = (HorovodMismatchError, HorovodNotInitializedError, HorovodInitializationError)
 
 
@@ -83,22 +83,42 @@ class State:
     _commit_id: CommitId | None = None
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Add functions to call after the set of workers has changed, for example to adapt a learning rate."""
+        """Add functions to call after the set of workers has changed, for example to adapt a learning rate.
+
+        Args:
+            callbacks: The functions, which take no arguments.
+        """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Adapt to the new set of workers. Called after the workers have met in a new world."""
+        """Adapt to the new set of workers: call reset(), then the reset callbacks.
+
+        hvd.elastic.run calls this after the workers have met in a new world.
+        """
         self._take_messages()  # the new world already accounts for these hosts
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Record that hosts came or went. Called on any thread when the driver sends the message."""
+        """Record that hosts came or went.
+
+        This is called on any thread when the driver sends the message.
+
+        Args:
+            timestamp: When the hosts changed.
+            update_res: 1 if hosts were removed, 2 if added, 3 for both.
+        """
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state, then raise HostsUpdatedInterrupt if hosts came or went."""
+        """Save the state in memory, and let the set of workers change if hosts came or went.
+
+        Every rank must call this. After a failure, training goes on from the last commit.
+
+        Raises:
+            HostsUpdatedInterrupt: Hosts came or went. hvd.elastic.run handles it.
+        """
         began_ns = time.monotonic_ns()
         self.save()
         if self._commit_id is not None:
@@ -109,9 +129,12 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedInterrupt on every rank if rank 0 has a message that hosts came or went.
+        """Let the set of workers change if hosts came or went, without saving the state.
 
         Every rank must call this.
+
+        Raises:
+            HostsUpdatedInterrupt: Rank 0 has a message that hosts came or went. hvd.elastic.run handles it.
         """
         _progress.commits += 1
         update = HostUpdateResult.no_update
@@ -140,24 +163,48 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt to a new set of workers; called before the reset callbacks."""
+        """Adapt to a new set of workers, before the reset callbacks are called."""
 
     # Methods for checkpoints on disk (hvd.elastic.checkpoint). A user's own subclass need not have them.
 
     def use_checkpoint(self, checkpoint: Checkpoint | None) -> None:
+        """Write commits to disk.
+
+        hvd.elastic.checkpoint() calls this.
+
+        Args:
+            checkpoint: What writes them, or None to stop.
+        """
         self._checkpoint = checkpoint
 
     def pin_commit(self) -> dict[str, Any]:
-        """Return the last commit by name. It does not change until `release_commit`, even if other commits follow."""
+        """Return the last commit by name, for writing it to disk.
+
+        It does not change until release_commit() is called, even if other commits follow.
+
+        Returns:
+            The values of the commit, by name.
+
+        Raises:
+            NotImplementedError: This kind of state cannot be written to disk.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot be written to disk: it has no pin_commit")
 
     def release_commit(self) -> None:
-        """Release the pinned commit, which is not read any more. Called on any thread."""
+        """Release the pinned commit.
+
+        This may be called on any thread.
+        """
 
     def load_commit(self, content: dict[str, Any]) -> None:
-        """Replace the state by what `pin_commit` returned in an earlier job, and save it.
+        """Replace the state by a commit of an earlier job, and save it.
 
-        ValueError if it does not fit.
+        Args:
+            content: What pin_commit() returned in that job.
+
+        Raises:
+            ValueError: The commit does not fit the state.
+            NotImplementedError: This kind of state cannot be read from disk.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be read from disk: it has no load_commit")
 
@@ -272,7 +319,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     if decision.needs_sync:
                         state.sync()
                     state._commit_id = decision.commit
-                    default_context.has_state = True
+                    default_context.elastic.has_state = True
                     result = func(state, *args, **kwargs)
                     finish_checkpoint(state)
                     return result
@@ -282,7 +329,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 except _NOT_A_LOST_WORKER:
                     raise
                 except HorovodInternalError as error:
-                    default_context.note_loss(error)
+                    default_context.elastic.note_loss(error)
                     state.restore()
                     needs_sync = True
                 except HostsUpdatedInterrupt as interrupt:
@@ -319,7 +366,7 @@ def _agree(state: State, needs_sync: bool) -> SyncDecision:
     decision = decide_sync(reports)
     if decision.error:
         if default_context.is_initialized:
-            # The first rank that raises ends the world. Before that, every rank must have received the reports.
+            # Wait until every rank has received the reports, because the first rank that raises ends the world.
             with suppress(HorovodInternalError):
                 allgather_object(None, "elastic.sync.error")
         if elastic_place.is_elastic(os.environ):
@@ -335,11 +382,11 @@ def _report(state: State, needs_sync: bool) -> SyncReport:
     context, found = default_context, getattr(state, "_checkpoint", None)
     # A worker that has the state and uses no checkpoint reports no call, because files that other workers saw may
     # belong to an earlier training of this program.
-    call = found.call if found is not None else NO_CALL if context.has_state else 0
+    call = found.call if found is not None else NO_CALL if context.elastic.has_state else 0
     if (commit := getattr(state, "_commit_id", None)) is not None:
         return SyncReport(needs_sync, call, commit)
     attempt = None
     if not context.is_initialized or context.topology.rank == 0:
         attempt = found.load() if found is not None else LoadAttempt(start_lineage())
     newest, lineages = found.look() if found is not None else (None, frozenset())
-    return SyncReport(needs_sync, call, None, attempt, newest, context.seen_files.get(call), lineages)
+    return SyncReport(needs_sync, call, None, attempt, newest, context.elastic.seen_files.get(call), lineages)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_set import ProcessSet
 
 Worker = tuple[int, str]  # worker id, host
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-# By the API's name after "horovod.": the framework, its package, and the khorovod extra that installs it.
+# For each API, by its name after "horovod.": the framework, its package, and the khorovod extra that installs it.
 _NEEDS = {
     "torch": ("PyTorch", "torch", "torch"),
     "tensorflow": ("TensorFlow", "tensorflow", "tensorflow"),
@@ -37,5 +37,5 @@ def is_installed(package: str) -> bool:
     if package in sys.modules:  # None in sys.modules means that the program forbids the import
         return sys.modules[package] is not None
     found = importlib.util.find_spec(package)
-    # A folder without __init__.py is found too, but has no origin.
+    # Check the origin too, because a folder without __init__.py is found but has no origin.
     return found is not None and found.origin is not None

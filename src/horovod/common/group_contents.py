@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Length at the end of each description; engine/bindings/tensorflow and engine/bindings/xla rely on it too.
+# Length of the checksum at the end of each description; engine/bindings/tensorflow and engine/bindings/xla rely on it
+# too.
 CHECKSUM_DIGITS = 8
 _MAX_SHOWN = 3
 # Matches the numbers in names of Keras layers, because Keras counts layers in each process, and ranks may have made

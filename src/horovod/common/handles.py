@@ -48,7 +48,7 @@ class Pending:
         self.keep = keep
         self.output = output
         self.collect = collect  # makes the result of an operation whose output the engine allocated
-        # Function that returns False if the tensors' memory has moved; None if it cannot move.
+        # This function returns False if the tensors' memory has moved. It is None if the memory cannot move.
         self.lies_still: Callable[[], bool] | None = None
         self.held: Any = None  # object that keeps the inputs' owner from reusing their memory until the engine is done
 

@@ -44,7 +44,7 @@ class HostShares:
         self.here = members[hosts[me]]
         position = self.here.index(me)
         self.mine = position if position < self.count else None
-        # In the order of ranks, because an alltoall expects its parts in that order.
+        # Sort by rank, because an alltoall expects its parts in that order.
         self.peers = [] if self.mine is None else sorted(ranks[self.mine] for ranks in members.values())
         self.peer_index = self.peers.index(me) if self.peers else -1
 

@@ -35,9 +35,10 @@ class Member(Protocol):
     """Object by which this process takes part in a world of ranks."""
 
     def fail(self, what: str) -> bool | None:
-        """End the world because this rank `what`, for example "raised ValueError".
+        """End the world, with an error that says what this rank did.
 
-        Return False if the world had ended before, and None if there is no world.
+        `what` continues "rank N", for example "raised ValueError". Return False if the world had ended before, and None
+        if there is no world.
         """
 
 

@@ -70,7 +70,7 @@ class SeenFile:
 
     @classmethod
     def unpacked(cls, message: Any) -> SeenFile:
-        """Return the file that `packed` described. TypeError or KeyError if the message describes no file."""
+        """Return the file that `packed` described. Raise TypeError or KeyError if the message describes no file."""
         numbers = [message[name] for name in ("call", "number", "commits")]
         texts = [message[name] for name in ("lineage", "path")]
         if any(type(one) is not int for one in numbers) or any(type(one) is not str for one in texts):

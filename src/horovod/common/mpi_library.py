@@ -53,7 +53,7 @@ def look() -> tuple[str, str]:
 
 
 def load(threads: bool = True) -> Any:
-    """Return mpi4py's MPI, initialised. ImportError or RuntimeError if mpi4py is missing or finds no library."""
+    """Return mpi4py's MPI, initialised. Raise ImportError or RuntimeError if mpi4py is missing or finds no library."""
     global _loaded_in
     if "mpi4py.MPI" not in sys.modules:
         import mpi4py

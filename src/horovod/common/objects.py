@@ -13,7 +13,7 @@ from horovod.common.calls import ALLGATHER, BROADCAST, Call
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Collectives
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _start, _finish = _collectives.start, _collectives.handles.finish
@@ -90,7 +90,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         raise failure
     failed = [index for index, size in enumerate(sizes) if size == _FAILED]
     if failed:
-        raise HorovodInternalError(f"allgather_object {name!r}: members {failed} of the set could not pickle theirs")
+        raise HorovodInternalError(
+            f"allgather_object {name!r}: members {failed} of the set could not pickle their objects"
+        )
     everything = _finish(_start(Call(ALLGATHER, process_set, f"{name}.t"), [data], will_wait=True))
     ends = np.cumsum(sizes)
     return [serialization.loads(everything[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]

@@ -23,6 +23,7 @@ from horovod.common.calls import (
     REDUCESCATTER,
     Call,
     TakesCalls,
+    names_in_group,
     reduction_of,
     root_of,
 )
@@ -34,7 +35,8 @@ from horovod.common.rules import PLAIN_SUM, Reduction
 if TYPE_CHECKING:
     from horovod._engine import Member, Output, World
     from horovod.common.context import Context
-    from horovod.common.process_sets import Membership, ProcessSet
+    from horovod.common.membership import Membership
+    from horovod.common.process_set import ProcessSet
 
 Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, id of the dtype
 T = TypeVar("T")
@@ -45,10 +47,13 @@ class Adapter(Protocol[T]):
     """Functions that describe a framework's tensors to the engine and create new ones."""
 
     def source(self, tensor: T, /) -> Description:
-        """Describe a tensor that is read. ValueError if the engine cannot read it (strides, dtype, byte order)."""
+        """Describe a tensor that is read.
+
+        Raise ValueError if the engine cannot read it (strides, dtype, byte order).
+        """
 
     def target(self, tensor: T, /) -> Description:
-        """Describe a tensor that is written to. ValueError if the engine cannot write to it."""
+        """Describe a tensor that is written to. Raise ValueError if the engine cannot write to it."""
 
     def empty(self, like: T, shape: tuple[int, ...], /) -> tuple[T, int]:
         """Return a new tensor of `shape`, with the dtype and device of `like`, and its address."""
@@ -57,7 +62,7 @@ class Adapter(Protocol[T]):
         """Return memory that the engine allocated as a tensor with `rows` rows of the shape and dtype of `like`."""
 
     def split_sizes(self, splits: Any, /) -> list[int]:
-        """Return the user's splits of an alltoall as integers. ValueError if they are not integers."""
+        """Return the user's splits of an alltoall as integers. Raise ValueError if they are not integers."""
 
     def splits_tensor(self, received: Sequence[int], splits: Any, /) -> Any:
         """Return received splits in the form that matches the user's `splits`, which are None if not given."""
@@ -110,7 +115,7 @@ class Collectives(Generic[T]):
             reduction = reduction_of(call, dtype, member)
             outputs.append(output)
             locations.append(TensorLocation(dtype, shape, address, target))
-        name = member.full_name(call.operation, call.name)
+        name = member.full_name(call.operation, call.name) + call.suffix
         if not locations:
             raise ValueError(f"{name}: a group needs at least one tensor")
         names, group = names_in_group(name, len(locations)), name
@@ -160,7 +165,7 @@ class Collectives(Generic[T]):
     def _collector(self, call: Call, member: Membership) -> Callable[[Pending], Any] | None:
         """Return the function that makes the result from outputs that the engine allocated.
 
-        None if the engine allocates no output for this kind of collective.
+        Return None if the engine allocates no output for this kind of collective.
         """
         if call.kind == ALLGATHER:
             return self._gathered_group if call.grouped else self._gathered
@@ -293,15 +298,10 @@ class Collectives(Generic[T]):
         return member if member is not None and member.index >= 0 else self.context.membership_of(process_set)
 
     def native_member(self, process_set: ProcessSet) -> Member:
-        """Return the membership for native calls. ValueError if this process is not a member."""
+        """Return the membership for native calls. Raise ValueError if this process is not a member."""
         return process_set.native or self.context.native_of(process_set)
 
 
 def _engine_call(call: Call, reduction: Reduction, root: int, will_wait: bool) -> EngineCall:
     """Return the engine's form of a call whose arguments have been checked."""
     return EngineCall(call.kind, *reduction, root=root, wire_dtype=call.wire, will_wait=will_wait)
-
-
-def names_in_group(name: str, count: int) -> list[str]:
-    """Return the names of a group's tensors."""
-    return [f"{name}_{index}of{count}" for index in range(1, count + 1)]

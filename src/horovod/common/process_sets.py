@@ -1,198 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets: groups of ranks that run collectives among themselves.
-
-A ProcessSet is only a description until a context registers it. Registration sets its `membership`.
-"""
+"""Process sets under Horovod's import path: their class, and functions that add and remove them while a job runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from horovod._engine import Numbering
+from horovod.common.context import default_context
+from horovod.common.joining import communicators
 from horovod.common.lazily import lazily
-from horovod.common.rules import check_name
-from horovod.common.util import is_iterable
+from horovod.common.membership import EmptyMembership as EmptyMembership
+from horovod.common.membership import Membership as Membership
+from horovod.common.process_set import ProcessSet as ProcessSet
+from horovod.common.process_set import check_ranks as check_ranks
+from horovod.common.process_set import global_process_set as global_process_set
+from horovod.common.util import is_iterable as is_iterable
 
 if TYPE_CHECKING:
-    from horovod._engine import Member, World
-
-
-class Membership:
-    """Registered set as this rank sees it, with all values that an operation needs."""
-
-    __slots__ = ("id", "index", "numbering", "ranks", "size", "world")
-
-    def __init__(self, world: World, set_id: int, ranks: tuple[int, ...], my_rank: int) -> None:
-        self.world = world
-        self.id = set_id
-        self.ranks = ranks
-        self.size = len(ranks)
-        self.index = ranks.index(my_rank) if my_rank in ranks else -1
-        self.numbering = Numbering()
-
-    def full_name(self, operation: str, name: str | None) -> str:
-        """Return the name by which ranks match their operations.
-
-        Unnamed operations are matched by their order within one set. Named operations are not counted. So ranks that
-        did different work in other sets, or whose gradients came in another order, still agree.
-        """
-        return check_name(f"{operation}.{name}") if name else self.numbering.next(operation)
-
-    def restart_numbers(self) -> None:
-        """Count unnamed operations from 1 again, because ranks that called hvd.join() early have issued fewer."""
-        self.numbering.restart()
-
-
-class EmptyMembership(Membership):
-    """Membership of a set whose workers have all left an elastic job.
-
-    Its size and ranks can be queried, but operations on it are refused.
-    """
-
-    __slots__ = ("text",)
-
-    def __init__(self, world: World, origin: tuple[int, ...], births: tuple[int, ...]) -> None:
-        super().__init__(world, -1, (), -1)
-        self.text = (
-            f"The process set that was made with ranks {list(origin)} is empty: workers {list(births)} have left the "
-            "job, and nobody has come in their place"
-        )
-
-
-class ProcessSet:
-    """Ranks that run collectives among themselves.
-
-    Register a set with hvd.init(process_sets=...) or hvd.add_process_set(), then pass it as `process_set`.
-
-    Args:
-        ranks_or_comm: List of ranks, in any order, or a communicator of mpi4py.
-
-    Raises:
-        ValueError: The argument is neither a list of integers nor a communicator.
-
-    Example:
-        >>> first = hvd.ProcessSet([0])
-        >>> first.size() is None  # on 2 ranks: True
-    """
-
-    def __init__(self, ranks_or_comm: Any) -> None:
-        self._id: int | None = None
-        self.ranks: list[int] | None = None
-        self.mpi_comm: Any = None
-        self.membership: Membership | None = None
-        self.native: Member | None = None  # membership for native calls; None if this process is not a member
-        if is_iterable(ranks_or_comm):
-            self.ranks = sorted(_integers(ranks_or_comm))
-        elif hasattr(ranks_or_comm, "Get_rank"):
-            self.mpi_comm = ranks_or_comm
-        else:
-            raise ValueError(f"A process set is made from a list of ranks, not from {ranks_or_comm!r}")
-
-    @property
-    def process_set_id(self) -> int | None:
-        """Id by which the engine knows the set, or None.
-
-        After a program assigns an id, the object stands for the registered set with that id, if there is one.
-        """
-        return self._id
-
-    @process_set_id.setter
-    def process_set_id(self, set_id: int | None) -> None:
-        if self.membership is not None and self.membership.id != set_id:
-            self.membership = self.native = None  # operations then look up the set by its id
-        self._id = set_id
-
-    def size(self) -> int | None:
-        """Return the number of ranks in the set; None while it is not registered."""
-        member = self._registered()
-        return None if member is None else member.size
-
-    def rank(self) -> int | None:
-        """Return this process's rank within the set; None while it is not registered.
-
-        ValueError if this process is not a member.
-        """
-        member = self._registered()
-        if member is not None and member.index < 0:
-            raise ValueError(f"This process is not a member of {self}")
-        return None if member is None else member.index
-
-    def included(self) -> bool | None:
-        """Return True if this process is a member; None while the set is not registered."""
-        member = self._registered()
-        return None if member is None else member.index >= 0
-
-    def _registered(self) -> Membership | None:
-        if self.membership is not None or self._id is None:
-            return self.membership
-        from horovod.common.context import default_context
-
-        return default_context.membership_with_id(self._id)
-
-    def bind(self, membership: Membership, native: Member | None = None) -> None:
-        """Attach the membership. The context calls this once the engine knows the set."""
-        self.membership = membership
-        self.native = native
-        self._id = membership.id
-        self.ranks = list(membership.ranks)
-
-    def invalidate(self) -> None:
-        """Drop the membership. The context calls this when the engine forgets the set."""
-        self.membership = None
-        self.native = None
-        self._id = None
-
-    def __deepcopy__(self, memo: object) -> ProcessSet:
-        """Return the set itself, so that copies of a module or an optimizer refer to one set."""
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a set as its ranks, unregistered. The global set becomes that of the process that unpickles it."""
-        if self is global_process_set:
-            return _get_global_process_set, ()
-        return ProcessSet, (self.ranks if self.mpi_comm is None else self.mpi_comm,)
-
-    def __str__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
-
-    __repr__ = __str__
-
-
-def _integers(ranks: Any) -> list[int]:
-    result = []
-    for rank in ranks:
-        if isinstance(rank, bool) or not hasattr(rank, "__index__"):
-            raise ValueError(f"The ranks of a process set must be integers, not {rank!r}")
-        result.append(rank.__index__())
-    return result
-
-
-def check_ranks(ranks: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """Return the ranks of a valid set, sorted. ValueError for no ranks, duplicates, or ranks that do not exist."""
-    if not ranks:
-        raise ValueError("A process set needs at least one rank")
-    if len(set(ranks)) != len(ranks):
-        raise ValueError(f"A process set contains a rank twice: {list(ranks)}")
-    outside = [rank for rank in ranks if not 0 <= rank < world_size]
-    if outside:
-        raise ValueError(f"A process set contains ranks {outside}, but the ranks of this job are 0 to {world_size - 1}")
-    return tuple(sorted(ranks))
-
-
-def _make_global_process_set() -> ProcessSet:
-    result = ProcessSet([])
-    result.process_set_id = 0
-    result.ranks = None
-    return result
-
-
-# The set of all ranks of the job. Its id is always 0, and hvd.init() fills in its ranks.
-global_process_set = _make_global_process_set()
-
-
-def _get_global_process_set() -> ProcessSet:
-    return global_process_set
+    from horovod.common.set_registration import SetRegistration
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -216,9 +41,30 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         >>> first = hvd.add_process_set([0])
         >>> hvd.remove_process_set(first)  # on 2 ranks: True
     """
-    from horovod.common.context import default_context
+    registration = default_context.set_registration
+    registration.require_dynamic()
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if added.mpi_comm is not None and added is not global_process_set:
+        _add_by_communicator(registration, added)
+    else:
+        registration.add(added, check_ranks(added.ranks or [], default_context.topology.size))
+    return added
 
-    return default_context.add_process_set(process_set)
+
+def _add_by_communicator(registration: SetRegistration, added: ProcessSet) -> None:
+    """Register the sets of all communicators that ranks pass.
+
+    Ranks may pass different communicators, and each rank knows only its own. So all ranks register all of them.
+    """
+    from horovod.common.objects import allgather_object  # imported late because few programs need it
+
+    topology = default_context.topology
+    mine = communicators.members_or_refusal(lambda: registration.ranks_of(added, topology))
+    sets = communicators.all_sets(allgather_object(mine, "add_process_set.by_communicator"))
+    # A rank that is a member of no set passes COMM_NULL. The rank can only mean the new set if there is just one.
+    meant = mine or (sets[0] if len(sets) == 1 else None)
+    for ranks in sets:
+        registration.add(added if ranks == meant else ProcessSet(ranks), ranks)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -241,9 +87,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         >>> first = hvd.add_process_set([0])
         >>> hvd.remove_process_set(first)  # on 2 ranks: True
     """
-    from horovod.common.context import default_context
-
-    return default_context.remove_process_set(process_set)
+    registration = default_context.set_registration
+    registration.require_dynamic()
+    return registration.remove(process_set)
 
 
 __getattr__ = lazily(

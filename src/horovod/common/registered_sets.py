@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from horovod._engine import Member, World
-from horovod.common.process_sets import EmptyMembership, Membership, ProcessSet
+from horovod.common.membership import EmptyMembership, Membership, Memberships
+from horovod.common.process_set import ProcessSet
 
 _NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
 
@@ -29,9 +30,10 @@ class Observer(Protocol):
 class RegisteredSets:
     """Table of the registered sets. It is empty without a world, but keeps its observers for the next world."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Memberships) -> None:
+        """Create an empty table that keeps the memberships of its sets in `members`."""
         self._sets: dict[int, ProcessSet] = {}
-        self._members: dict[int, tuple[Membership, Member | None]] = {}  # memberships of the sets, by id
+        self._members = members
         # Further objects that stand for a registered set, and objects of empty sets.
         self._aliases: list[ProcessSet] = []
         self._observers: list[Observer] = []
@@ -104,17 +106,17 @@ class RegisteredSets:
 
     # Queries
 
-    def membership_of(self, process_set: ProcessSet, my_rank: int) -> Membership:
+    def membership_of(self, process_set: ProcessSet) -> Membership:
         """Return the membership of the registered set that has this object's id.
 
-        ValueError if no set has the id, or this rank is not a member.
+        Raise ValueError if no set has the id, or this rank is not a member.
         """
         member = process_set.membership or self.membership_with_id(self.check_registered(process_set))
         assert member is not None
         if isinstance(member, EmptyMembership):
             raise ValueError(member.text)
         if member.index < 0:
-            raise ValueError(f"Rank {my_rank} is not a member of {process_set}")
+            raise ValueError(f"Rank {member.rank} is not a member of {process_set}")
         return member
 
     def native_with_id(self, set_id: int) -> Member | None:
@@ -125,7 +127,7 @@ class RegisteredSets:
         return self._members[set_id][0] if set_id in self._members else None
 
     def check_registered(self, process_set: ProcessSet) -> int:
-        """Return the id of a set. ValueError if the object has none, or no registered set has that id.
+        """Return the id of a set. Raise ValueError if the object has none, or no registered set has that id.
 
         Two objects with equal ranks are different sets: an object that was never registered cannot stand for one that
         was.
@@ -144,7 +146,7 @@ class RegisteredSets:
         return None if process_set.process_set_id is None else self._sets.get(process_set.process_set_id)
 
     def with_id(self, set_id: int) -> ProcessSet:
-        """Return the set with this id. ValueError if there is none, or if its object now has another id."""
+        """Return the set with this id. Raise ValueError if there is none, or if its object now has another id."""
         if set_id not in self._sets or self._sets[set_id].process_set_id != set_id:
             raise ValueError(_NO_SUCH_SET.format(set_id))
         return self._sets[set_id]

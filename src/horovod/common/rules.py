@@ -12,13 +12,13 @@ from horovod.common.dtypes import BOOL, FLOATING, NAME_BY_ID
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodInternalError
 from horovod.common.settings_values import is_unicode, shown
 
-# Horovod's reduce operations have the engine's numbers. They are integers, because native calls read these fastest.
+# Use the engine's numbers for Horovod's reduce operations. They are integers, because native calls read these fastest.
 Average, Sum, Adasum, Min, Max, Product = map(int, ReduceOp)
 _OPS = frozenset(map(int, ReduceOp))
 OP_NAMES = tuple(op.name.capitalize() for op in ReduceOp)
 
 
-# Reduction for the engine: op, prescale, postscale. A tuple, because every small operation makes one.
+# Reduction for the engine: op, prescale, postscale. It is a tuple, because every small operation makes one.
 Reduction: TypeAlias = tuple[int, float, float]
 PLAIN_SUM: Reduction = (Sum, 1.0, 1.0)
 
@@ -45,7 +45,7 @@ def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int
         return Average if op is None else op
     if op is not None:
         raise ValueError("Pass either op or the older average argument, not both")
-    # Level 3 is the caller of the framework API's function, if no other function wraps it.
+    # Stack level 3 is the line that calls the framework API's function, unless another function wraps that function.
     warnings.warn("average is deprecated: use op=Average or op=Sum", HorovodDeprecationWarning, stacklevel=stacklevel)
     return Average if average else Sum
 
@@ -113,14 +113,17 @@ def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: 
 
 
 def check_name(name: str) -> str:
-    """Return a tensor's name if the engine accepts it. ValueError for a text that cannot be sent to other ranks."""
+    """Return a tensor's name if the engine accepts it.
+
+    Raise ValueError for a text that cannot be sent to other ranks.
+    """
     if "\0" in name or not (name.isascii() or is_unicode(name)):
         raise ValueError(f"A tensor's name must be a string without NUL or lone surrogates, not {shown(name)}")
     return name
 
 
 def check_root(root_rank: int, ranks: tuple[int, ...]) -> int:
-    """Return the root of a broadcast, which is always a global rank. ValueError if it is not in the set."""
+    """Return the root of a broadcast, which is always a global rank. Raise ValueError if it is not in the set."""
     if root_rank not in ranks:
         raise ValueError(f"broadcast: root rank {root_rank} is not among the ranks of the process set, {list(ranks)}")
     return int(root_rank)

@@ -87,7 +87,7 @@ def _in_engine(setting: Setting, value: Value) -> int | bytes:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Parse all HOROVOD_* variables. ValueError for a bad value; warn once for each unknown name."""
+    """Parse all HOROVOD_* variables. Raise ValueError for a bad value; warn once for each unknown name."""
     explicit = {}
     for name, text in environ.items():
         setting = BY_NAME.get(name)
@@ -104,14 +104,14 @@ def load(environ: Mapping[str, str]) -> Settings:
 def prefers_no_nccl(environ: Mapping[str, str]) -> bool:
     """Return True if the variables of Horovod's build ask for GPU operations without NCCL.
 
-    There is no such build here, so they are followed at run time.
+    Khorovod has no such build, so these variables take effect at run time.
     """
     wish = environ.get("HOROVOD_GPU_ALLREDUCE") or environ.get("HOROVOD_GPU_OPERATIONS") or "NCCL"
     return wish.upper() != "NCCL"
 
 
 def value_of(name: str, environ: Mapping[str, str]) -> Value | None:
-    """Return one setting, for code that runs without a world. ValueError for a bad value."""
+    """Return one setting, for code that runs without a world. Raise ValueError for a bad value."""
     text = environ.get(name, "")
     return parse(BY_NAME[name], text) if text else default_of(name)
 

@@ -43,7 +43,7 @@ class Setting:
         return self.help + (" Accepted, no effect in this version." if self.kept else "")
 
     def default_of(self, engine: Mapping[str, int | bytes]) -> Value | None:
-        """Return the default in this setting's unit, from the engine's defaults. None for no fixed default.
+        """Return the default in this setting's unit, from the engine's defaults. Return None for no fixed default.
 
         An engine default below 0 means that the engine decides at run time.
         """

@@ -21,7 +21,7 @@ _WORDS = {"1": ("true", "yes", "on", "y", "t"), "0": ("false", "no", "off", "n",
 
 
 def parse(setting: Setting, text: str) -> Value:
-    """Return the value of `text`. ValueError with name, value, accepted values and the nearest accepted value."""
+    """Return the value of `text`. Raise ValueError with name, value, accepted values and the nearest accepted value."""
     value = (_text if setting.type is str else _number)(setting, text.strip())
     if value is None:
         raise refusal(setting, text)

@@ -60,7 +60,7 @@ class Slots:
 
     @property
     def mark(self) -> int:
-        """The argument for `go_back` to undo the next `keep`, as long as nothing else was prepared since."""
+        """Value to pass to `go_back` to undo the next `keep`, unless something else was prepared since."""
         return self._current
 
     def go_back(self, mark: int) -> None:

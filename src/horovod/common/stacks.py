@@ -52,7 +52,7 @@ def offer() -> None:
         descriptor = _nameless_file(f"{FILE_PREFIX}{number}-")
     except OSError:
         return  # `hvd stacks` is only a convenience, so a failure must not stop the job
-    # The file is opened for appending, so that the reader can empty it between two signals.
+    # Open the file for appending, so that the reader can empty it between two signals.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
     faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
     _descriptor = descriptor

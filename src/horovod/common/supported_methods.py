@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from horovod.common.compression_methods import CompressionMethod
 from horovod.common.rules import OP_NAMES, Average, Sum
 
 Methods: TypeAlias = Sequence[type[CompressionMethod]]
+
+
+def given_method(compression: Any) -> CompressionMethod | None:
+    """Return the compression if it is a method, None for a Compressor. TypeError for the class of a method."""
+    if isinstance(compression, type) and issubclass(compression, CompressionMethod):
+        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, made by adding parentheses")
+    return compression if isinstance(compression, CompressionMethod) else None
 
 
 def method_in(compression: Any, methods: Methods, function: str, op: int = Average) -> CompressionMethod | None:
@@ -22,12 +29,11 @@ def method_in(compression: Any, methods: Methods, function: str, op: int = Avera
         function: The function's name in the error.
         op: The reduction, which must be a sum or a mean.
     """
-    if isinstance(compression, type) and issubclass(compression, CompressionMethod):
-        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, with parentheses behind it")
-    if not isinstance(compression, CompressionMethod):
+    found = given_method(compression)
+    if found is None:
         return None
-    text = compression.describe()
-    if not isinstance(compression, tuple(methods)):
+    text = found.describe()
+    if not isinstance(found, tuple(methods)):
         others = [f"{method.name}()" for method in methods] + ["fp16", "none"]
         raise ValueError(
             f"{function} does not support compression={text}. Use hvd.Compression.{', '.join(others[:-1])} or "
@@ -36,15 +42,23 @@ def method_in(compression: Any, methods: Methods, function: str, op: int = Avera
     if op not in (Average, Sum):
         name = OP_NAMES[op] if op in range(len(OP_NAMES)) else repr(op)
         raise ValueError(f"{function}: compression={text} supports op=hvd.Average and op=hvd.Sum only, not {name}")
-    return compression
+    return found
 
 
 def check_exclude(method: CompressionMethod, names: Iterable[str]) -> None:
     """Raise ValueError if a pattern of `exclude=` matches no variable."""
     known = list(names)
+    for problem in unmatched(method, known, "variable"):
+        raise ValueError(f"{problem}. The names are {first_of(known)}")
+
+
+def unmatched(method: CompressionMethod, names: Collection[str], kind: str) -> Iterator[str]:
+    """Yield a text for each pattern of `exclude=` that matches none of these names of a `kind`, such as "variable"."""
     for pattern in method.exclude:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
-            raise ValueError(
-                f"compression={method.describe()}: exclude={pattern!r} matches no name of a variable. The names are "
-                f"{', '.join(known[:5])}{', …' if len(known) > 5 else ''}"
-            )
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            yield f"compression={method.describe()}: exclude={pattern!r} matches no name of a {kind}"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first few names, for a message."""
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -25,6 +25,33 @@ class Wish:
     mark_cycles: bool = False
 
 
+class Timelines:
+    """Timelines of a context's worlds, one after the other."""
+
+    def __init__(self) -> None:
+        self._wish = Wish(None)
+
+    def choose(self, settings: Settings) -> None:
+        """Take the wish from HOROVOD_TIMELINE."""
+        self._wish = first_wish(settings)
+
+    def begin(self, world: World, settings: Settings, rank: int, generation: int) -> None:
+        """Start the timeline of a new world, if there is to be one."""
+        begin(world, settings, rank, self._wish, generation)
+
+    def start(
+        self, world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool
+    ) -> None:
+        """Write to `path` from now on, also in later worlds. Raise ValueError if it is not a valid file name."""
+        start(world, settings, rank, path, mark_cycles)
+        self._wish = Wish(path, mark_cycles)
+
+    def stop(self, world: World, settings: Settings) -> None:
+        """Finish the file, and write none in later worlds."""
+        stop(world, settings)
+        self._wish = Wish(None)
+
+
 def first_wish(settings: Settings) -> Wish:
     """Return what HOROVOD_TIMELINE asks for."""
     path = settings.text("HOROVOD_TIMELINE")
@@ -50,7 +77,7 @@ def path_of_generation(path: str, generation: int) -> str:
 def start(world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool) -> None:
     """Write to `path` from now on. If the file cannot be written, warn and go on, because training does not need it.
 
-    ValueError if `path` is not a valid file name.
+    Raise ValueError if `path` is not a valid file name.
     """
     _require(settings)
     name = str(parse(_FILE, os.fsdecode(path)))

@@ -73,7 +73,7 @@ class _Launcher:
 
 _LAUNCHERS = (
     _Launcher(_OURS, "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    # torchrun stands before the launchers that may have started it, because its numbers are the valid ones then.
+    # Check torchrun before the launchers that may have started it, because its numbers are the valid ones then.
     _Launcher(TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     _Launcher(
         "Open MPI",
@@ -90,7 +90,7 @@ _LAUNCHERS = (
 def host_name(environ: Mapping[str, str], *others: str) -> str:
     """Return the host's identity, from HOROVOD_HOSTNAME or other variables, else from the system.
 
-    ValueError if it is not a valid name.
+    Raise ValueError if it is not a valid name.
     """
     setting = BY_NAME["HOROVOD_HOSTNAME"]
     named = next((name for name in (setting.name, *others) if environ.get(name)), None)
@@ -105,7 +105,7 @@ def rank_variable(source: str) -> str:
 
 
 def discover(environ: Mapping[str, str]) -> Topology:
-    """Return this process's numbers. ValueError if the variables contradict each other.
+    """Return this process's numbers. Raise ValueError if the variables contradict each other.
 
     Numbers that an elastic driver has only planned are ignored.
     """
@@ -140,7 +140,7 @@ def elastic_topology(environ: Mapping[str, str], place: Mapping[str, Any]) -> To
 
 
 def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
-    """Return True if both variables are set, False if neither is. ValueError if only one of them is set."""
+    """Return True if both variables are set, False if neither is. Raise ValueError if only one of them is set."""
     given = [name for name in (one, other) if environ.get(name)]
     if len(given) == 1:
         raise ValueError(f"{one} and {other} go together: set both or neither (now only {given[0]} is set)")
@@ -187,7 +187,7 @@ def _complete_by_groups(found: Topology, environ: Mapping[str, str]) -> Topology
 
 
 def after_meeting(found: Topology, hosts: Sequence[str], local_ranks: Sequence[int]) -> Topology:
-    """Replace guesses, once every rank has reported its host and the local rank that it was given."""
+    """Replace guessed numbers, once every rank has reported its host and the local rank that it was given."""
     if not found.local_given:
         local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
         found = replace(found, local_rank=local_ranks[found.rank], local_size=hosts.count(found.host))
@@ -200,7 +200,7 @@ def after_meeting(found: Topology, hosts: Sequence[str], local_ranks: Sequence[i
 def engine_core(found: Topology, settings: Settings, environ: Mapping[str, str]) -> int | None:
     """Return the core that HOROVOD_THREAD_AFFINITY gives to this rank's engine thread; None for any core.
 
-    ValueError if the list has no core for this rank.
+    Raise ValueError if the list has no core for this rank.
     """
     text = settings.text("HOROVOD_THREAD_AFFINITY")
     if text is None:
@@ -276,7 +276,7 @@ class Rendezvous:
 
 
 def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
-    """Return the rendezvous of a world of several ranks. ValueError that names the missing setting."""
+    """Return the rendezvous of a world of several ranks. Raise ValueError that names the missing setting."""
     address = settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR")
     port = settings["HOROVOD_GLOO_RENDEZVOUS_PORT"]
     who = f"This is rank {topology.rank} of {topology.size} (from {topology.source})"

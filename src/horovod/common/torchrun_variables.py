@@ -15,7 +15,8 @@ from errno import EADDRINUSE
 from horovod.common import place_variables
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Processes meet by these variables. The other variables select a device of the host, which users may know better.
+# Processes connect to each other by these variables. The other variables select a device of the host, which users may
+# know better.
 _MEETING = frozenset({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 MARK = "_HOROVOD_TORCHRUN_VARIABLES"  # NAME=value for each variable that this package has set, separated by spaces
 _BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -59,7 +60,7 @@ def ours(environ: Mapping[str, str]) -> set[str]:
 def place_is_ours(environ: Mapping[str, str]) -> bool:
     """Return True if this package alone has set the variables by which processes meet.
 
-    False if the user, or a torchrun inside the job, has set any of them.
+    Return False if the user, or a torchrun inside the job, has set any of them.
     """
     return ours(environ) >= _MEETING
 

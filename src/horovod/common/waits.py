@@ -20,7 +20,7 @@ from types import FrameType
 # Modules whose threads never call functions of the user.
 _NEVER_CALL = frozenset(
     {
-        "horovod.common.rendezvous.server",
+        "horovod.common.rendezvous.sockets",
         "multiprocessing.queues",  # sends data to the workers of a data loader
         "multiprocessing.resource_sharer",
         "tensorboard.summary.writer.event_file_writer",

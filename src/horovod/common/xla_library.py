@@ -9,7 +9,7 @@ from pathlib import Path
 
 from horovod.common.context import default_context
 from horovod.common.context_numbers import number_of
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_set import ProcessSet
 
 TARGET = "hvd_collective"
 PATH = Path(__file__).parents[1] / "libhvd_xla.so"

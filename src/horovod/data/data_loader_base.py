@@ -66,7 +66,10 @@ class AsyncDataLoaderMixin:
         self._readers: set[_ReadAhead] = set()
 
     def close_async_loader(self) -> None:
-        """Stop loading; a loop that is still going on ends after the batches that are loaded. May be called twice."""
+        """Stop loading.
+
+        A loop that is still running ends after the batches that are loaded. This may be called twice.
+        """
         for reader in list(self._readers):
             reader.close()
 

@@ -16,6 +16,7 @@ from horovod.jax.functions import (
     broadcast_parameters,
     fold_in_rank,
 )
+from horovod.jax.local_sgd import DiLoCo, LocalSGD
 from horovod.jax.mpi_ops import *  # noqa: F403 - what it names in __all__
 from horovod.jax.onebit_adam import OneBitAdam
 from horovod.jax.optimizer import DistributedOptimizer, grad, value_and_grad
@@ -23,7 +24,9 @@ from horovod.jax.optimizer import DistributedOptimizer, grad, value_and_grad
 __all__ = [
     "Compression",
     "Compressor",
+    "DiLoCo",
     "DistributedOptimizer",
+    "LocalSGD",
     "OneBitAdam",
     "allgather_object",
     "broadcast_object",

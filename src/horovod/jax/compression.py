@@ -13,7 +13,7 @@ from horovod.jax.adapter import JaxArray
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the array to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.
@@ -25,10 +25,27 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: JaxArray) -> tuple[JaxArray, Any]:
+        """Return the array to send, and what decompress() needs.
+
+        Args:
+            tensor: The array to compress.
+
+        Returns:
+            The compressed array, and a context of any type that stays on this rank.
+        """
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: JaxArray, ctx: Any) -> JaxArray:
+        """Return the result of a collective in its original type.
+
+        Args:
+            tensor: The result that came back.
+            ctx: The context that compress() returned.
+
+        Returns:
+            The array in its original type.
+        """
         raise NotImplementedError
 
 

@@ -12,7 +12,8 @@ import jax
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodNotInitializedError
 from horovod.jax import handlers
 
-# XLA's name of the handler's error code, then the handler's text; see CodeOf in engine/bindings/xla/handler.cc.
+# Matches XLA's name of the handler's error code, followed by the handler's text; see CodeOf in
+# engine/bindings/xla/handler.cc.
 _FORM = re.compile(r"\b([A-Z_]+): (?:.*?)\bHorovod: (.*)", re.DOTALL)
 
 

@@ -75,7 +75,7 @@ def _of_allreduce(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequ
 
 
 def _of_allgather(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    # Each rank takes its own rows of the average over the ranks.
+    # Return this rank's own rows of the average over the ranks.
     return _again(_gradient(call, kind=REDUCESCATTER, op=rules.Average), cotangents)
 
 

@@ -64,7 +64,7 @@ def _probe() -> bool:
 
 
 def _ffi() -> Any:
-    # Before jax 0.5 the module was in jax.extend.
+    # Versions of jax before 0.5 have this module as jax.extend.ffi.
     return jax.ffi if hasattr(jax, "ffi") else importlib.import_module("jax.extend.ffi")
 
 

@@ -140,7 +140,8 @@ def allreduce(
 ) -> Tree:
     """Reduce an array over all ranks and return the result on every rank.
 
-    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() the compiled program raises the
+    errors below, too.
 
     Args:
         tensor: An array, or a tree of arrays that is sent as one unit. It does not change.
@@ -223,7 +224,7 @@ def grouped_allreduce(
     """Reduce each array of a list over all ranks, as one unit.
 
     No operation of the group starts before every rank has submitted the whole group. Inside jit the operation becomes
-    part of the program. Within hvd.translated_errors() it raises the errors
+    part of the program. Within hvd.translated_errors() the compiled program raises the errors below, too.
 
     Args:
         tensors: List of arrays or of trees of arrays. They do not change.
@@ -300,7 +301,8 @@ def grouped_allreduce_async(
 def allgather(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tree:
     """Concatenate the arrays of all ranks along the first dimension.
 
-    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() the compiled program raises the
+    errors below, too.
 
     Args:
         tensor: An array, or a tree of arrays. Arrays may differ between ranks in their first dimension, but not inside
@@ -356,7 +358,7 @@ def grouped_allgather(
     """Concatenate the arrays of all ranks, for each array of a list, as one unit.
 
     No operation of the group starts before every rank has submitted the whole group. Inside jit the operation becomes
-    part of the program. Within hvd.translated_errors() it raises the errors
+    part of the program. Within hvd.translated_errors() the compiled program raises the errors below, too.
 
     Args:
         tensors: List of arrays or of trees of arrays. Arrays may differ between ranks in their first dimension, but not
@@ -416,7 +418,8 @@ def broadcast(
 ) -> Tree:
     """Send one rank's array to all ranks.
 
-    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() the compiled program raises the
+    errors below, too.
 
     Args:
         tensor: An array, or a tree of arrays that is sent as one unit. It does not change.
@@ -477,7 +480,8 @@ def alltoall(
 ) -> Any:
     """Send rows of an array to every rank, and receive rows from every rank.
 
-    Inside jit the operation becomes part of the program. Within hvd.translated_errors() it raises the errors
+    Inside jit the operation becomes part of the program. Within hvd.translated_errors() the compiled program raises the
+    errors below, too.
 
     Args:
         tensor: The rows to send, those for the first rank first.
@@ -560,7 +564,7 @@ def reducescatter(
     """Reduce an array over all ranks and return this rank's share of the rows.
 
     If the rows do not divide evenly, each of the first ranks gets one more. Inside jit the operation becomes part of
-    the program. Within hvd.translated_errors() it raises the errors
+    the program. Within hvd.translated_errors() the compiled program raises the errors below, too.
 
     Args:
         tensor: An array, or a tree of arrays that is sent as one unit. It does not change.
@@ -637,7 +641,7 @@ def grouped_reducescatter(
     """Reduce each array of a list over all ranks, as one unit, and return this rank's shares of the rows.
 
     No operation of the group starts before every rank has submitted the whole group. Inside jit the operation becomes
-    part of the program. Within hvd.translated_errors() it raises the errors
+    part of the program. Within hvd.translated_errors() the compiled program raises the errors below, too.
 
     Args:
         tensors: List of arrays or of trees of arrays. They do not change.
@@ -726,7 +730,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Take part in the other ranks' allreduces with zeros, until all ranks have called this function.
 
-    For a rank that has no more data. Other operations than allreduce fail on ranks that have not joined yet.
+    Call it on a rank that has no more data. Operations other than allreduce fail until all ranks have joined.
 
     Args:
         device: Has no effect.

@@ -135,7 +135,7 @@ def _check_not_skipped_by(wrapper: Callable[..., Any]) -> None:
         if frame.f_code in codes:
             raise ValueError(
                 f"hvd.DistributedOptimizer is inside optax.{wrapper.__name__}: a rank whose own gradients are not "
-                "finite would leave the reduction out, and the other ranks would wait for it or reduce their gradients "
+                "finite would skip the reduction, and the other ranks would wait for it or reduce their gradients "
                 "with those of its next step. "
                 f"Wrap in the other order: hvd.DistributedOptimizer(optax.{wrapper.__name__}(optimizer, ...))"
             )
@@ -157,7 +157,7 @@ def _every(passes: int, divisor: int, step: Any) -> Any:
         return DistributedState(step.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(updates: Tree, state: DistributedState, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
-        # Both branches must return arrays of equal shapes.
+        # Adapt the state now, because both branches of the condition below must return arrays of equal shapes.
         state = state._replace(inner=in_present_world(state.inner))
         sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
         zeros = jax.tree_util.tree_map(jnp.zeros_like, sums)

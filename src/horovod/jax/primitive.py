@@ -142,7 +142,8 @@ def _attributes(ctx: Any, call: Call) -> dict[str, Any]:
         "postscale": np.float64(call.postscale),
         "context": np.int64(number_of(call.process_set)),
         "program": np.int64(program.number),
-        "name": rules.check_name(f"{kind}.{call.name}") if call.name else program.name(_stem(ctx, call)),
+        "name": (rules.check_name(f"{kind}.{call.name}") if call.name else program.name(_stem(ctx, call)))
+        + call.suffix,
     }
 
 
@@ -155,7 +156,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
 
 
 def _lower_on_gpu(ctx: Any, *operands: Any, call: Call) -> Any:
-    # JAX starts programs on a GPU in the order of their calls, so dispatch.check() is not needed here.
+    # There is no need for dispatch.check() here, because JAX starts programs on a GPU in the order of their calls.
     loaded = handlers.load()
     if loaded is None:
         raise NotImplementedError(
@@ -189,7 +190,8 @@ mlir.register_lowering(collective_p, _lower, platform="cpu")
 mlir.register_lowering(collective_p, _lower_on_gpu, platform="cuda")
 
 
-# vmap: the collective runs on arrays with one more dimension. If it works on rows, the new dimension is the second.
+# Under vmap, the collective runs on arrays with one more dimension. If it works on rows, the new dimension is the
+# second.
 
 
 def _batch(arrays: Sequence[JaxArray], dims: Sequence[Any], *, call: Call) -> tuple[list[JaxArray], list[Any]]:

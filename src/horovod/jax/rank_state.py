@@ -117,14 +117,16 @@ class RankState:
         if _owner(layout, self.values) == _owner(self.layout, self.values):
             return moved
         if self.arrays:
-            logger.info("The shares of hosts have changed: what compression has kept for the next step is dropped")
+            logger.info(
+                "The hosts' shares of the values have changed: dropping the residuals that compression has kept"
+            )
         return moved.cleared()
 
 
 def _owner(layout: Layout, values: int) -> tuple[int, ...]:
     """Return the numbers that decide whether kept arrays are still valid."""
     shares = layout.shares
-    # The rank's index is not included, because arrays with the length "values" do not depend on it.
+    # Leave out the rank's index, because arrays with the length "values" do not depend on it.
     return *layout.lengths(values), shares.hosts, shares.peer_index
 
 

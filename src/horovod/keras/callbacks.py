@@ -106,3 +106,61 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             filepath=nowhere, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode, save_freq=save_freq
         )
         self.filepath = None
+
+
+class DiLoCoCallback(shared.DiLoCo, keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that lets each rank train alone and exchanges weights in rounds, with an outer Nesterov step.
+
+    Compile the model with the optimizer itself, not with hvd.DistributedOptimizer. Only trainable weights are
+    exchanged. steps_per_execution must divide `every`. Save state_dict() beside the model.
+
+    Args:
+        outer: Rule by which the global weights follow the workers' average: a dict or an optimizer such as
+            torch.optim.SGD with lr, momentum and nesterov. By default lr=0.7, momentum=0.9 and nesterov=True.
+        every: Number of inner steps after which each fragment is exchanged. Give this or `every_seconds`.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers are weighted by the steps that
+            they made.
+        fragments: Number of parts of the model that are exchanged one after the other.
+        delay: Number of inner steps that a worker makes during an exchange, before it merges the result.
+        merge: Share of the worker's own weights when it merges, at least 0 and below 1.
+        wire: Format of values on the wire: 'fp32', 'bf16', 'int8' or 'int4'.
+        process_set: The ranks that take part. By default all ranks of the job.
+        deadline_s: Seconds after the first worker is ready at which an exchange begins without the late workers.
+
+    Raises:
+        ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
+
+    Example:
+        >>> callback = hvd.callbacks.DiLoCoCallback(every=50)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
+
+    keras = keras
+
+
+class LocalSGDCallback(shared.LocalSGD, keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that lets each rank train alone and averages the weights in rounds.
+
+    Compile the model with the optimizer itself, not with hvd.DistributedOptimizer. Only trainable weights are
+    exchanged. steps_per_execution must divide `every`. Save state_dict() beside the model.
+
+    Args:
+        every: Number of inner steps after which each fragment is exchanged. Give this or `every_seconds`.
+        every_seconds: Number of seconds after which each fragment is exchanged. Workers are weighted by the steps that
+            they made.
+        fragments: Number of parts of the model that are exchanged one after the other.
+        delay: Number of inner steps that a worker makes during an exchange, before it merges the result.
+        merge: Share of the worker's own weights when it merges, at least 0 and below 1.
+        wire: Format of values on the wire: 'fp32', 'bf16', 'int8' or 'int4'.
+        process_set: The ranks that take part. By default all ranks of the job.
+        deadline_s: Seconds after the first worker is ready at which an exchange begins without the late workers.
+
+    Raises:
+        ValueError: An argument is not valid, or a weight has a dtype that cannot be averaged.
+
+    Example:
+        >>> callback = hvd.callbacks.LocalSGDCallback(every=50)
+        >>> callbacks = [callback]  # for model.fit(..., callbacks=callbacks)
+    """
+
+    keras = keras

@@ -52,9 +52,9 @@ def tensor_operations() -> list[Finding]:
 
 
 def report(verbose: bool = False) -> str:
-    import horovod
+    from horovod.common.version import VERSION
 
-    parts = [f"Horovod v{horovod.__version__}:"]
+    parts = [f"Horovod v{VERSION}:"]
     for title, findings in (
         ("Available Frameworks", frameworks()),
         ("Available Controllers", controllers()),

@@ -62,9 +62,9 @@ def _main(argv: Sequence[str]) -> int:
     try:
         args = parse_args(argv)
         if args.version:
-            import horovod
+            from horovod.common.version import VERSION
 
-            print(horovod.__version__)
+            print(VERSION)
             return 0
         if args.check_build:
             check_build(args.verbose)
@@ -82,7 +82,7 @@ def _main(argv: Sequence[str]) -> int:
 
         if not is_shortage(error):
             raise
-        # no writer thread can be started, so print directly
+        # Print directly, because no writer thread can be started.
         print(f"horovodrun: error: {explain_shortage(error)}", file=sys.stderr)
         return USAGE_ERROR
 

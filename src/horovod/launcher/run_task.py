@@ -41,7 +41,7 @@ def main() -> int:
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
         path, function, sources = (connection.get(key) for key in (PATH_KEY, FUNCTION_KEY, SOURCES_KEY))
     if path is None or function is None or sources is None:
-        raise RuntimeError("the rendezvous holds no function: this program is started by horovod.run alone")
+        raise RuntimeError("the rendezvous holds no function to run: start workers with horovod.run() only")
     # Modules that the caller can import must be importable here too, because the function may refer to them.
     sys.path += [entry for entry in path.decode("utf-8", "surrogateescape").split("\0") if entry not in sys.path]
     value, code = b"", 0

@@ -38,7 +38,9 @@ class MXNetAdapter:
 
     @staticmethod
     def adopt(memory: Output, like: NDArray, rows: int) -> NDArray:
-        raise NotImplementedError("the sizes of all results are known in advance here")
+        raise NotImplementedError(
+            "MXNet's results never need memory of the engine, because their sizes are known in advance"
+        )
 
     @staticmethod
     def split_sizes(splits: Any) -> list[int]:

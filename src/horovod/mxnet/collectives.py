@@ -17,11 +17,11 @@ import numpy as np
 from horovod._engine import EngineCall, TensorLocation
 from horovod.common import rules
 from horovod.common.arrays import Array, NumpyAdapter
-from horovod.common.calls import ALLGATHER, ALLTOALL, Call
+from horovod.common.calls import ALLGATHER, ALLTOALL, Call, names_in_group
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
 from horovod.common.handles import Pending
-from horovod.common.ops import Collectives, names_in_group
+from horovod.common.ops import Collectives
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.mxnet.adapter import MXNetAdapter, NDArray, empty
 from horovod.mxnet.queue import Queue

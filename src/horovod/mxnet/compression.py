@@ -12,7 +12,7 @@ from horovod.mxnet.adapter import NDArray
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the NDArray to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.
@@ -24,10 +24,27 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: NDArray) -> tuple[NDArray, Any]:
+        """Return the NDArray to send, and what decompress() needs.
+
+        Args:
+            tensor: The NDArray to compress.
+
+        Returns:
+            The compressed NDArray, and a context of any type that stays on this rank.
+        """
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: NDArray, ctx: Any) -> NDArray:
+        """Return the result of a collective in its original type.
+
+        Args:
+            tensor: The result that came back.
+            ctx: The context that compress() returned.
+
+        Returns:
+            The NDArray in its original type.
+        """
         raise NotImplementedError
 
 

@@ -30,7 +30,7 @@ class _Names:
 
     def __init__(self) -> None:
         self._taken: dict[tuple[int, str], Reducer] = {}
-        # By set and digest: for each reducer, the `values` of every rank.
+        # For each set and digest: one list for each reducer, with the `values` of every rank.
         self._begun: dict[tuple[int, str], list[list[int]]] = {}
         default_context.observe(self)
 
@@ -146,7 +146,8 @@ class Reducer:
         names = [name for name, _, _ in named]
         if tuple(names) in self._agreed:
             return
-        # MXNet numbers the layers in each process, and ranks may have made different layers before.
+        # Leave out digits, because MXNet numbers the layers in each process, and ranks may have made different layers
+        # before.
         shown = [re.sub(r"\d+", "", parameter.name) for parameter in parameters] or names
         contents = described(
             [

@@ -92,7 +92,7 @@ def allreduce(
 ) -> NDArray:
     """Reduce an NDArray over all ranks and return the result on every rank.
 
-    MXNet runs the operation later. Reading the result raises what went wrong between the ranks.
+    MXNet runs the operation later. If it fails, reading the result raises the error.
 
     Args:
         tensor: The NDArray that this rank contributes. It does not change.
@@ -136,7 +136,7 @@ def allreduce_(
 ) -> NDArray:
     """Reduce an NDArray over all ranks, in place.
 
-    MXNet runs the operation later. Reading the result raises what went wrong between the ranks.
+    MXNet runs the operation later. If it fails, reading the result raises the error.
 
     Args:
         tensor: The NDArray that this rank contributes. The result overwrites it.
@@ -180,8 +180,8 @@ def grouped_allreduce(
 ) -> list[NDArray]:
     """Reduce each NDArray of a list over all ranks, as one unit.
 
-    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later.
-    Reading the result raises what went wrong between the ranks.
+    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later. If
+    it fails, reading the result raises the error.
 
     Args:
         tensors: List of NDArrays that this rank contributes. They do not change.
@@ -225,8 +225,8 @@ def grouped_allreduce_(
 ) -> list[NDArray]:
     """Reduce each NDArray of a list over all ranks, as one unit and in place.
 
-    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later.
-    Reading the result raises what went wrong between the ranks.
+    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later. If
+    it fails, reading the result raises the error.
 
     Args:
         tensors: List of NDArrays that this rank contributes. The results overwrite them.
@@ -266,8 +266,8 @@ def allgather(
 ) -> NDArray:
     """Concatenate the NDArrays of all ranks along the first dimension.
 
-    MXNet runs the operation later, but the call waits for the sizes of the result. Reading the result raises errors
-    that the call has not raised yet.
+    MXNet runs the operation later, but the call waits for the sizes of the result. If the operation fails later,
+    reading the result raises the error.
 
     Args:
         tensor: The NDArray that this rank contributes. It may differ between ranks in its first dimension only.
@@ -301,7 +301,7 @@ def grouped_allgather(
     """Concatenate the NDArrays of all ranks, for each NDArray of a list, as one unit.
 
     No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later,
-    but the call waits for the sizes of the result. Reading the result raises errors that the call has not raised yet.
+    but the call waits for the sizes of the result. If the operation fails later, reading the result raises the error.
 
     Args:
         tensors: List of NDArrays. Each may differ between ranks in its first dimension only.
@@ -336,7 +336,7 @@ def broadcast(
 ) -> NDArray:
     """Send one rank's NDArray to all ranks.
 
-    MXNet runs the operation later. Reading the result raises what went wrong between the ranks.
+    MXNet runs the operation later. If it fails, reading the result raises the error.
 
     Args:
         tensor: The root's values. The other ranks pass an NDArray of the same shape and type.
@@ -371,7 +371,7 @@ def broadcast_(
 ) -> NDArray:
     """Overwrite an NDArray with one rank's values, on all ranks.
 
-    MXNet runs the operation later. Reading the result raises what went wrong between the ranks.
+    MXNet runs the operation later. If it fails, reading the result raises the error.
 
     Args:
         tensor: The root's values. On other ranks, an NDArray of the same shape and type that they overwrite.
@@ -406,8 +406,8 @@ def alltoall(
 ) -> Any:
     """Send rows of an NDArray to every rank, and receive rows from every rank.
 
-    MXNet runs the operation later, but the call waits for the sizes of the result. Reading the result raises errors
-    that the call has not raised yet.
+    MXNet runs the operation later, but the call waits for the sizes of the result. If the operation fails later,
+    reading the result raises the error.
 
     Args:
         tensor: The rows to send, those for the first rank first.
@@ -450,8 +450,8 @@ def reducescatter(
 ) -> NDArray:
     """Reduce an NDArray over all ranks and return this rank's share of the rows.
 
-    If the rows do not divide evenly, each of the first ranks gets one more. MXNet runs the operation later. Reading the
-    result raises what went wrong between the ranks.
+    If the rows do not divide evenly, each of the first ranks gets one more. MXNet runs the operation later. If it
+    fails, reading the result raises the error.
 
     Args:
         tensor: The NDArray that this rank contributes. It does not change.
@@ -493,8 +493,8 @@ def grouped_reducescatter(
 ) -> list[NDArray]:
     """Reduce each NDArray of a list over all ranks, as one unit, and return this rank's shares of the rows.
 
-    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later.
-    Reading the result raises what went wrong between the ranks.
+    No operation of the group starts before every rank has submitted the whole group. MXNet runs the operation later. If
+    it fails, reading the result raises the error.
 
     Args:
         tensors: List of NDArrays that this rank contributes. They do not change.

@@ -15,7 +15,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
     """Optimizer that sums each gradient over all ranks before it updates the parameter.
 
     The `rescale_grad` of the wrapped optimizer holds the division by the number of ranks. Use it with Module.fit() and
-    in loops of your own; for gluon, use hvd.DistributedTrainer.
+    in your own training loops; for gluon, use hvd.DistributedTrainer.
 
     Args:
         optimizer: The optimizer to wrap, of mx.optimizer.
@@ -53,7 +53,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
         )
 
     def unwrap(self) -> Any:
-        """Return the wrapped optimizer, with its original rescale_grad."""
+        """Return the wrapped optimizer.
+
+        Returns:
+            The optimizer, with its original rescale_grad.
+        """
         self._optimizer.rescale_grad /= self._reducer.scale
         return self._optimizer
 

@@ -30,7 +30,7 @@ LIBRARY_PATH = str(Path(__file__).parents[1] / "libhvd_mxnet.so")
 
 def _load() -> ctypes.CDLL:
     if not mx.__version__.startswith("1."):
-        # In other versions the queue calls back in another way, so this would crash instead of failing.
+        # Refuse versions other than 1.x, because their queue calls back in another way, and the process would crash.
         raise ImportError(f"horovod.mxnet works with MXNet 1.9, not with {mx.__version__}: pip install mxnet==1.9.1")
     library = ctypes.CDLL(LIBRARY_PATH)
     library.hvd_mxnet_use.argtypes = [ctypes.c_void_p]
@@ -133,10 +133,10 @@ class Queue:
     finish = release = wait
 
     def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
-        raise NotImplementedError("MXNet's queue fills arrays that are there; it allocates none")
+        raise NotImplementedError("MXNet's queue cannot allocate outputs; it writes to arrays that exist")
 
     def received_splits(self, handle: int, members: int) -> list[int]:
-        raise NotImplementedError("MXNet's queue has no results but arrays")
+        raise NotImplementedError("results of MXNet's queue are always arrays")
 
     def _new(self, process_set: int, group: str | None) -> int:
         assert self._world is not None

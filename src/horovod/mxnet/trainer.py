@@ -52,7 +52,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has n
         self._reducer = Reducer(gradient_predivide_factor, num_groups, process_set, compression)
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer does what DistributedOptimizer does: pass it the optimizer itself",
+                "DistributedTrainer averages gradients itself: pass it the original optimizer, not a "
+                "DistributedOptimizer",
                 HorovodWarning,
                 stacklevel=2,
             )
@@ -72,5 +73,7 @@ def _gradient(parameter: Any) -> Any:
     gradients = parameter.list_grad()
     if len(gradients) > 1:
         contexts = ", ".join(str(gradient.context) for gradient in gradients)
-        raise ValueError(f"{parameter.name} lies in several contexts ({contexts}): start one rank for each instead")
+        raise ValueError(
+            f"{parameter.name} lies in several contexts ({contexts}): start one rank for each context instead"
+        )
     return gradients[0]

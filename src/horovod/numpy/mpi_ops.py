@@ -997,7 +997,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Take part in the other ranks' allreduces with zeros, until all ranks have called this function.
 
-    For a rank that has no more data. Other operations than allreduce fail on ranks that have not joined yet.
+    Call it on a rank that has no more data. Operations other than allreduce fail until all ranks have joined.
 
     Args:
         device: Has no effect.

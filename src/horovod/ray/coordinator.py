@@ -60,7 +60,7 @@ class Coordinator:
         self._hostnames[node_id] = hostname
 
     def finalize_registration(self) -> dict[int, dict[str, int]]:
-        """Return by rank the numbers of its place, such as HOROVOD_LOCAL_RANK, as integers.
+        """Return each rank's place as integers, such as HOROVOD_LOCAL_RANK.
 
         The host's name is missing: a rank's HOROVOD_HOSTNAME is the node id with which it was registered.
         """

@@ -72,7 +72,23 @@ class ElasticRayExecutor:
         max_np: int | None = None,
         **kwargs: Any,
     ) -> ElasticSettings:
-        """`timeout_s`: for a worker to start and for ranks to meet; `elastic_timeout`: for enough slots to be there."""
+        """Return settings for ElasticRayExecutor.
+
+        Args:
+            min_num_proc: The fewest workers that the job may run with.
+            max_num_proc: The most workers that the job may run with.
+            reset_limit: Fail after this many resets.
+            elastic_timeout: Seconds to wait for enough slots.
+            timeout_s: Seconds for a worker to start, and for ranks to meet.
+            ssh_identity_file: Has no effect.
+            nics: Names of the network interfaces to use.
+            min_np: Deprecated; use `min_num_proc`.
+            max_np: Deprecated; use `max_num_proc`.
+            **kwargs: Other settings of Horovod's ElasticSettings.
+
+        Returns:
+            The settings.
+        """
         for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
             if value is not None:
                 warnings.warn(f"{old} is deprecated, use {new}", HorovodDeprecationWarning, stacklevel=2)
@@ -122,16 +138,30 @@ class ElasticRayExecutor:
         )
 
     def start(self) -> None:
-        """Connect to the cluster; workers are started by run()."""
+        """Connect to the cluster.
+
+        run() starts the workers.
+        """
         self._adapter.start(extra_env_vars=self._env_vars)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
-        """What the workers of the last generation returned, by rank. RuntimeError if the job could not go on.
+        """Call a function in workers that come and go with the cluster.
 
-        What a worker passes to ray_logger.log() reaches the callbacks.
+        Args:
+            worker_fn: The function, which takes no arguments and uses hvd.elastic.run.
+            callbacks: Functions that get what the workers pass to ray_logger.log().
+
+        Returns:
+            What the workers of the last generation returned, in the order of the ranks.
+
+        Raises:
+            RuntimeError: The job could not go on.
         """
         return self._adapter.run(worker_fn, callbacks=callbacks)
 
     def shutdown(self) -> None:
-        """End a job that still runs. Nothing needs to be called after run()."""
+        """End a job that still runs.
+
+        After run() there is nothing to end.
+        """
         self._adapter.shutdown()

@@ -118,8 +118,7 @@ class ElasticAdapter(Adapter):
         self.discovery: HostDiscovery = RayHostDiscovery(*each) if self.override_discovery or own is None else own
         self._head: HeadWatch | None = None
         self._coordinator: Any = None
-        self._executable: tuple[type | None, Any, Any] = (None, None, None)
-        self._extra_env: dict[str, Any] = {}
+        self._started_with: dict[str, Any] = {}  # fields of each task that start() determines
 
     def start(
         self,
@@ -132,8 +131,10 @@ class ElasticAdapter(Adapter):
         connect()
         self._head = HeadWatch()
         self._head.require()
-        self._executable = executable_cls, executable_args, executable_kwargs
-        self._extra_env = dict(extra_env_vars or {})
+        self._started_with = {
+            "executable": (executable_cls, executable_args, executable_kwargs),
+            "extra_env": dict(extra_env_vars or {}),
+        }
 
     def run(
         self,
@@ -157,8 +158,7 @@ class ElasticAdapter(Adapter):
                     function=[ray.put(fn)],
                     variables={},
                     resources=self.resources,
-                    extra_env=self._extra_env,
-                    executable=self._executable,
+                    **self._started_with,
                     queue=relay.queue,
                     start_limit_s=float(getattr(self.settings, "timeout_s", None) or 30),
                 )
@@ -206,7 +206,9 @@ def limits_of(
     """Return the limits of an elastic job. Raise ValueError if they contradict each other."""
     most = many if many is not None else MOST_RANKS
     if not 1 <= few <= most:
-        raise ValueError(f"there must be at least 1 worker and at most max: min {few}, max {many}")
+        raise ValueError(
+            f"the least number of workers must be at least 1 and not above the largest: min {few}, max {many}"
+        )
     return Limits(
         num_proc=few,
         min_num_proc=few,

@@ -16,7 +16,7 @@ _PLACE = (
     *place_variables.NAMES,
     *("HOROVOD_HOST_ADDRESS", "HOROVOD_ELASTIC", BIRTH_VARIABLE, place_variables.PLANNED),
 )
-# Ray's log monitor shows the text after this in front of all further lines of the process.
+# Ray's log monitor shows the text that follows this mark before all further lines of the process.
 _NAME_FOR_LOGS = ":actor_name:"
 
 

@@ -83,7 +83,7 @@ class Publisher:
                 if grown > 0:
                     counter.inc(grown, self._tags)
             self._published = {name: told.get(name, 0) for name in self._counters}
-            # set again each time, because Ray drops gauges that are not set for a while
+            # Set it each time, because Ray drops gauges that are not set for a while.
             self._size.set(self._members, self._tags)
 
     def _run_on(self) -> None:

@@ -105,12 +105,19 @@ class RayExecutor:
         placement_group_timeout_s: int = 100,
         nics: set[str] | None = None,
     ) -> MiniSettings:
-        """Return settings for RayExecutor. What ssh would need is accepted and not used.
+        """Return settings for RayExecutor.
+
+        The arguments for ssh are accepted for programs written for Horovod.
 
         Args:
-            timeout_s: how long ranks wait for each other in hvd.init().
-            placement_group_timeout_s: how long start() waits for resources, and for nodes that join the cluster.
-            nics: the network interfaces to use.
+            timeout_s: Seconds that ranks wait for each other in hvd.init().
+            ssh_identity_file: File to which `ssh_str` is written if it does not exist. It is not used.
+            ssh_str: Text of a private key, which is not used.
+            placement_group_timeout_s: Seconds that start() waits for resources, and for nodes that join.
+            nics: Names of the network interfaces to use.
+
+        Returns:
+            The settings.
         """
         if ssh_str and ssh_identity_file and not os.path.exists(ssh_identity_file):
             descriptor = os.open(ssh_identity_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -142,7 +149,7 @@ class RayExecutor:
     ) -> None:
         given = dict(locals())
         if max_workers is not None and min_workers is None:
-            raise ValueError(f"max_workers={max_workers} needs min_workers: how few workers may there be?")
+            raise ValueError(f"max_workers={max_workers} requires min_workers, the fewest workers the job may run with")
         if min_workers is not None and (num_workers is not None or num_hosts is not None):
             raise ValueError(
                 f"pass either min_workers (workers come and go) or num_workers or num_hosts (they stay), not both: "
@@ -161,11 +168,29 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the workers, and in each of them an object of `executable_cls`, for `execute`."""
+        """Start the workers, and create an object in each of them.
+
+        Args:
+            executable_cls: Class of the object, or None.
+            executable_args: Positional arguments for the class.
+            executable_kwargs: Keyword arguments for the class.
+            extra_env_vars: Environment variables of the workers.
+        """
         self.adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
-        """What `fn(executable)` returns in each worker, by rank."""
+        """Call a function with each worker's object.
+
+        Args:
+            fn: The function, whose argument is the object of start().
+            callbacks: Functions that get what the workers pass to ray_logger.log().
+
+        Returns:
+            One result for each worker, in the order of the ranks.
+
+        Raises:
+            HorovodInternalError: A worker died. The text names its rank and node.
+        """
         return list(self.adapter.execute(fn, callbacks))
 
     def run(
@@ -175,24 +200,55 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> list[Any]:
-        """What `fn(*args, **kwargs)` returns in each worker, by rank.
+        """Call a function in each worker.
 
-        If a worker dies, HorovodInternalError names its rank and node; if `fn` raises, so does this.
+        If the function raises an exception, so does this method.
+
+        Args:
+            fn: The function, which is pickled by value.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            callbacks: Functions that get what the workers pass to ray_logger.log().
+
+        Returns:
+            One result for each worker, in the order of the ranks.
+
+        Raises:
+            HorovodInternalError: A worker died. The text names its rank and node.
         """
         return list(self.adapter.run(fn, args, kwargs, callbacks))
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """The same, but it returns at once, with Ray's references to the results."""
+        """Start a function in each worker without waiting for it.
+
+        Args:
+            fn: The function, which is pickled by value.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            Ray's references to the results, in the order of the ranks.
+        """
         return list(self.adapter.run_remote(fn, args, kwargs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """What `fn(executable)` returns in the worker of rank 0."""
+        """Call a function with the object of rank 0.
+
+        Args:
+            fn: The function, whose argument is the object of start().
+
+        Returns:
+            What the function returned.
+        """
         return self.adapter.execute_single(fn)
 
     def shutdown(self) -> None:
-        """End the workers and give back what was set aside for them. Idempotent."""
+        """End the workers and release their resources.
+
+        This may be called twice.
+        """
         self.adapter.shutdown()
 
 

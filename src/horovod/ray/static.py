@@ -174,7 +174,9 @@ class StaticAdapter(Adapter):
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> list[Any]:
         if callbacks:
-            raise ValueError("run_remote() takes no callbacks: nobody would call them after it has returned; use run()")
+            raise ValueError(
+                "run_remote() takes no callbacks, because it returns before the workers have finished; use run()"
+            )
         self._require_whole()
         return self._call(_with_arguments(fn, args, kwargs))
 

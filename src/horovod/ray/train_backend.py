@@ -58,7 +58,11 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]  # Ray tells no types
         return Training
 
     def to_dict(self) -> dict[str, Any]:
-        """For Ray's dashboard, which must not show the secret."""
+        """Return the options that Ray's dashboard shows, without the secret.
+
+        Returns:
+            The options by name.
+        """
         return {"nics": sorted(self.nics or ()), "verbose": self.verbose, "timeout_s": self.timeout_s}
 
 

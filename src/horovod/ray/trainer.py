@@ -52,7 +52,7 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
         dataset_config: Any = None,
         **options: Any,
     ) -> None:
-        """`options`: what Ray's DataParallelTrainer takes beside these."""
+        """Create the trainer. `options` are further arguments of Ray's DataParallelTrainer."""
         self._last_report = LastReport()
         super().__init__(
             train_loop_per_worker=train_loop_per_worker,
@@ -66,10 +66,14 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
         )
 
     def fit(self) -> Any:
-        """Train, and return Ray's Result.
+        """Train.
 
-        NotEnoughResourcesError if the cluster is too small for the workers, and nodes that could hold them do not join
-        within the `placement_group_timeout_s` of HorovodConfig: Ray itself would wait for them without a limit.
+        Returns:
+            Ray's Result.
+
+        Raises:
+            NotEnoughResourcesError: The cluster is too small for the workers, and no nodes joined within
+                `placement_group_timeout_s`. Ray itself would wait without a limit.
         """
         if self.running_in_local_mode:
             return super().fit()

@@ -47,11 +47,11 @@ class BaseHorovodWorker:
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[int]:
-        """Of the GPUs that Ray has set aside for this worker."""
+        """Return the ids of the GPUs that Ray has reserved for this worker."""
         return list(ray.get_gpu_ids())
 
     def describe(self) -> tuple[str, str, str, list[int]]:
-        """Node id, address, name of the host, GPUs."""
+        """Return the node's id, its address, its host name, and the ids of this worker's GPUs."""
         return self.node_id(), str(ray.util.get_node_ip_address()), self.hostname(), self.get_gpu_ids()
 
     def become(self, variables: Mapping[str, str]) -> None:
@@ -80,7 +80,10 @@ class BaseHorovodWorker:
             self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """`func(executable)`. If it fails, this rank leaves its world: others must not wait for it in a collective."""
+        """Return `func(executable)`.
+
+        If it fails, this rank leaves its world, so that the others do not wait for it in a collective.
+        """
         try:
             return func(self.executable)
         except SystemExit as error:  # Ray would take it for the end of the actor
@@ -94,5 +97,5 @@ class BaseHorovodWorker:
             raise
 
     def set_queue(self, queue: Any) -> None:
-        """Where ray_logger.log() puts what it is passed."""
+        """Set the queue into which ray_logger.log() puts its values."""
         ray_logger.configure(queue)

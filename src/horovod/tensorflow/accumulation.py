@@ -48,11 +48,19 @@ class GradientAccumulation:
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:
-        """Return the sums of gradients so far, in the order in which their variables first had one."""
+        """Return the sums of gradients so far.
+
+        Returns:
+            The sums, in the order in which their variables first had a gradient.
+        """
         return list(self._sums.values())
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude the gradient of a variable from the reduction."""
+        """Exclude the gradient of a variable from the reduction.
+
+        Args:
+            var: The variable.
+        """
         self._local.register(var)
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:

@@ -84,7 +84,10 @@ def _refuse(call: Call, why: str) -> NotImplementedError:
 
 
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     why = unavailable()
     if why is None and splits is not None:
         why = "the shape of an alltoall with splits depends on the other ranks"

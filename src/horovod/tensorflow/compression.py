@@ -11,7 +11,7 @@ from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the tensor to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.
@@ -23,10 +23,27 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
+        """Return the tensor to send, and what decompress() needs.
+
+        Args:
+            tensor: The tensor to compress.
+
+        Returns:
+            The compressed tensor, and a context of any type that stays on this rank.
+        """
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
+        """Return the result of a collective in its original type.
+
+        Args:
+            tensor: The result that came back.
+            ctx: The context that compress() returned.
+
+        Returns:
+            The tensor in its original type.
+        """
         raise NotImplementedError
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod._keras.optimizer import hyperparameters_of, memories_of_optimizer
 from horovod.common.checkpoint import checkpoint as checkpoint
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.keras_optimizers import hyperparameters_of, memories_of_optimizer
 from horovod.common.slots import Slots, check_arrays, copied_values
 from horovod.tensorflow.compressing import Memory, SavedMemories, is_own, memories_on
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
@@ -208,7 +208,7 @@ def _copy_variable(old: Any, variable: Any) -> Any:
 
 
 class TensorFlowState(_VariablesState):
-    """State of a training loop of your own, for hvd.elastic.run(): variables and Python values.
+    """State of your own training loop, for hvd.elastic.run(): variables and Python values.
 
     commit() saves all of it; restore() writes what was saved; sync() gives all ranks the variables of rank 0, and the
     values that rank 0 saved last.
@@ -229,7 +229,7 @@ class TensorFlowState(_VariablesState):
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         if variables is None:
             if session is None and tf.executing_eagerly():
-                raise ValueError("TensorFlowState needs variables=...: eager mode keeps no list of them")
+                raise ValueError("TensorFlowState needs variables=..., because eager mode keeps no list of variables")
             graph = tf.compat.v1.get_default_graph() if session is None else session.graph
             with graph.as_default():
                 variables = tf.compat.v1.global_variables()

@@ -331,7 +331,7 @@ def alltoall(
 def join() -> Tensor:
     """Take part in the other ranks' allreduces with zeros, until all ranks have called this function.
 
-    For a rank that has no more data. Other operations than allreduce fail on ranks that have not joined yet.
+    Call it on a rank that has no more data. Operations other than allreduce fail until all ranks have joined.
 
     Returns:
         A tensor with the rank that joined last.

@@ -96,7 +96,10 @@ class _Observer:
 
 
 def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     attributes: dict[str, Any] = {
         "reduce_op": call.op,
         "root_rank": call.root,
@@ -127,8 +130,8 @@ def join(module: Any) -> Tensor:
         if member is not None:
             member.restart_numbers()
         return last
-    # After a join this rank takes part in no collective, so the join waits for all that the graph has started before
-    # it.
+    # A join waits for all that the graph has started before it, because this rank takes part in no collective after a
+    # join.
     graph = tf.compat.v1.get_default_graph()
     with tf.control_dependencies([operation for operation in (it() for it in _started(graph)) if operation]):
         return module.horovod_join(tensor_name="join", program=_program(), name="HorovodJoin")

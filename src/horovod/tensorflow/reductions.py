@@ -334,7 +334,7 @@ def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> N
     if op not in (Sum, Average):
         name = OP_NAMES[op] if op in range(len(OP_NAMES)) else repr(op)
         raise NotImplementedError(
-            f"IndexedSlices are gathered, which serves op=hvd.Sum and hvd.Average but not {name}. "
+            f"IndexedSlices are gathered, which supports op=hvd.Sum and op=hvd.Average but not {name}. "
             "Convert them with tf.convert_to_tensor, or pass sparse_as_dense=True"
         )
     if prescale_factor != 1.0 or postscale_factor != 1.0:

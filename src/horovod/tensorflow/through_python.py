@@ -44,7 +44,10 @@ _collectives = _Collectives(default_context, NumpyAdapter())
 
 
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     inputs = [*tensors] if splits is None else [*tensors, splits]
     types = [tensor.dtype for tensor in tensors] + [tf.int32] * (call.kind == ALLTOALL)
     if tf.executing_eagerly():
@@ -85,9 +88,9 @@ def topology(question: str, process_set_id: int) -> Tensor:
 def answer(question: str, process_set_id: int) -> int:
     topology = default_context.topology
     if question == "size":
-        return default_context.set_with_id(process_set_id).size() or 0
+        return default_context.registered_sets.with_id(process_set_id).size() or 0
     if question == "process_set_included":
-        return int(bool(default_context.set_with_id(process_set_id).included()))
+        return int(bool(default_context.registered_sets.with_id(process_set_id).included()))
     return int(getattr(topology, question))
 
 

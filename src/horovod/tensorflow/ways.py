@@ -22,7 +22,7 @@ from horovod.tensorflow.errors import UnknownProcessSetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The module of native operations and None, or None and the reason why there is none.
+# Load the native operations. If there are none, why_not_native is the reason.
 operations, why_not_native = native.load()
 waits.frameworks_submit()  # TensorFlow's own threads submit operations
 
@@ -34,7 +34,10 @@ def _as_it_is(function: F) -> F:
 
 @_as_it_is
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> list[Tensor]:
-    """Return the results in the order of the tensors; for an alltoall its output and the received splits."""
+    """Run a collective. Return the results in the order of the tensors.
+
+    For an alltoall, the results are its output and the received splits.
+    """
     if call.process_set.membership is None:
         _check_registered(call.process_set, call.type_name)
     if compiled.is_compiling():
@@ -51,7 +54,7 @@ def _check_registered(process_set: ProcessSet, operation: str) -> None:
     """
     if default_context.is_initialized:
         try:
-            default_context.check_registered(process_set)
+            default_context.registered_sets.check_registered(process_set)
         except ValueError as error:
             raise UnknownProcessSetError(None, None, f"{operation}: {error}") from None
 
@@ -80,7 +83,7 @@ def join() -> Tensor:
 @_as_it_is
 def topology(question: str, process_set_id: int = 0, name: str | None = None) -> Tensor:
     """Return size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
-    if tf.executing_eagerly() and default_context.membership_with_id(process_set_id) is None:
+    if tf.executing_eagerly() and default_context.sets.membership_with_id(process_set_id) is None:
         named = ProcessSet([])
         named.process_set_id = process_set_id
         _check_registered(named, f"{question}_op")

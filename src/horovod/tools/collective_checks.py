@@ -21,7 +21,7 @@ from horovod.tools.results import FAIL, NOT_APPLICABLE, PASS, Check
 
 Array = npt.NDArray[Any]
 
-# One element, less than a chunk, several chunks. None is a multiple of a vector length.
+# Test one element, less than a chunk, and several chunks. No length is a multiple of a vector's length.
 _LENGTHS = (1, 1237, 200_003)
 _ADASUM_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -176,7 +176,7 @@ def _check_broadcast(case: _Case) -> None:
 
 
 def _check_alltoall(case: _Case) -> None:
-    # equal shares, with the rest for rank 0
+    # Send equal shares to all ranks, and the rest to rank 0.
     size, rank, rows = hvd.size(), hvd.rank(), len(case.mine)
     splits = [rows // size if index else rows - rows // size * (size - 1) for index in range(size)]
     starts = np.concatenate([[0], np.cumsum(splits)])

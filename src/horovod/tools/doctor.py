@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.joining.interfaces import LOOPBACK, LoopbackError, check_loopback
 from horovod.launcher.options import JobOptions
-from horovod.tools import gpu_trial, gpus, machine, packages, speed, trial
-from horovod.tools.findings import Finding, Section
+from horovod.machine import checks, gpus
+from horovod.machine.findings import Finding, Section
+from horovod.tools import gpu_trial, packages, speed, trial
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,10 +60,10 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
     sections: list[Section] = [
         ("Versions", packages.versions()),
         ("Frameworks", packages.frameworks()),
-        ("Processor, memory", [*machine.processor(), gpus.finding()]),
-        ("Limits", machine.limits()),
-        ("Shared memory", machine.shared_memory()),
-        ("Kernel", machine.kernel()),
+        ("Processor, memory", [*checks.processor(), gpus.finding()]),
+        ("Limits", checks.limits()),
+        ("Shared memory", checks.shared_memory()),
+        ("Kernel", checks.kernel()),
         ("MPI", [packages.mpi()]),
         ("Allreduce, 2 ranks", in_short),
     ]
@@ -108,7 +109,7 @@ def _transport_findings(transports: list[Transport]) -> list[Finding]:
 
 def _transport_finding(kind: str, found: Transport, another_works: bool) -> Finding:
     if found.latency_s is None or found.bandwidth is None:
-        # A cause that affects every transport is not specific to this one.
+        # Show advice about the transport only if another transport works; otherwise the cause is not specific to it.
         advice = trial.advice_on(found.reason) or (_OF_TRANSPORT[kind] if another_works else _SEE_ALL)
         return Finding(found.name, "does not work: " + _last_line(found.reason), advice)
     size = speed.size_text(speed.SHORT[-1][0])

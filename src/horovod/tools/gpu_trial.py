@@ -16,8 +16,8 @@ from typing import Any
 from horovod.common import nccl_library
 from horovod.common.util import env
 from horovod.launcher.options import JobOptions
+from horovod.machine.findings import Finding
 from horovod.tools import speed, trial
-from horovod.tools.findings import Finding
 
 SMALL, LARGE = 4 << 10, 16 << 20
 _CALLS, _WARM_UP = 15, 3

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from horovod.launcher.remote.advice import TO_SEE_IT
 from horovod.launcher.remote.measuring import Way
 from horovod.launcher.remote.surveying import Offset, Surveyed, is_same_version
-from horovod.tools import gpus, speed
+from horovod.machine import gpus
+from horovod.tools import speed
 from horovod.tools.several_hosts import HostsExamination
 
 if TYPE_CHECKING:

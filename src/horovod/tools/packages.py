@@ -11,7 +11,7 @@ from pathlib import Path
 
 from horovod.common import mpi_library, not_yet
 from horovod.common.settings import value_of
-from horovod.tools.findings import Finding
+from horovod.machine.findings import Finding
 
 # Display name, distributions that provide it, and the module of its API here (empty if it has none).
 _FRAMEWORKS = (
@@ -61,8 +61,8 @@ def mpi() -> Finding:
     return Finding("mpi4py", f"{version} with {library}: tensors travel by it after horovodrun --mpi")
 
 
-# How programs of a framework call the engine without Python: oldest version, required library, setting that disables
-# it, and the consequence.
+# For frameworks whose programs can call the engine without Python: oldest version, required library, setting that
+# disables it, and the consequence.
 _DIRECT = {
     "JAX": ((0, 4, 38), "libhvd_xla.so", "HOROVOD_JAX_FFI", "programs reach the engine through Python, slowly"),
     "TensorFlow": (

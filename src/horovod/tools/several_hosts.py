@@ -23,7 +23,7 @@ from horovod.launcher.remote.surveying import Survey, Surveyed, is_same_version,
 from horovod.launcher.start.hosts import HostInfo, is_local, named_slots, plan_hosts
 from horovod.tools import speed
 
-# Merged timelines and log times of several hosts rely on their clocks.
+# Limit for a clock's offset, because merged timelines and log times of several hosts rely on their clocks.
 _LARGE_OFFSET_S = 0.1
 # Limits for slow connections, relative to the median. Chance alone changes figures by half.
 _SLOW_BANDWIDTH = 0.4

@@ -16,6 +16,7 @@ from horovod.torch.functions import (
     broadcast_parameters,
 )
 from horovod.torch.hooks.registration import register_comm_hook
+from horovod.torch.local_sgd import DiLoCo, LocalSGD
 from horovod.torch.mpi_ops import *  # noqa: F403 - what it names in __all__
 from horovod.torch.onebit_adam import OneBitAdam
 from horovod.torch.optimizer import DistributedOptimizer
@@ -28,7 +29,9 @@ register()  # for torch.distributed.init_process_group("horovod"); newer version
 __all__ = [
     "Compression",
     "Compressor",
+    "DiLoCo",
     "DistributedOptimizer",
+    "LocalSGD",
     "OneBitAdam",
     "SyncBatchNorm",
     "allgather_object",

@@ -110,7 +110,7 @@ def grouped_reducescatter(
     return list(finish(collectives.start(call, tensors, will_wait=True)))
 
 
-# Collectives in place, which record no gradient
+# The collectives below work in place and record no gradient.
 
 
 def allreduce_(
@@ -132,7 +132,7 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None, process_set: Pr
     return result
 
 
-# Gradients of movements, for eager and compiled code
+# These functions compute gradients of operations that move rows, for eager and compiled code.
 
 
 def allgather_gradient(grad: Tensor, rows: int, name: str | None, process_set: ProcessSet) -> Tensor:

@@ -12,7 +12,7 @@ from horovod.common.wire import travels_as
 
 
 class Compressor:
-    """Base class for compressors of your own.
+    """Base class for your own compressors.
 
     Override two static methods. `compress(tensor)` returns the tensor to send and a context; `decompress(tensor, ctx)`
     returns the result in the original type.
@@ -24,10 +24,27 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Return the tensor to send, and what decompress() needs.
+
+        Args:
+            tensor: The tensor to compress.
+
+        Returns:
+            The compressed tensor, and a context of any type that stays on this rank.
+        """
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Return the result of a collective in its original type.
+
+        Args:
+            tensor: The result that came back.
+            ctx: The context that compress() returned.
+
+        Returns:
+            The tensor in its original type.
+        """
         raise NotImplementedError
 
 

@@ -42,7 +42,7 @@ class CudaStreams:
         return self._streams[key]
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        # torch keeps pinned memory in a pool and tracks which copies still use it.
+        # No pool is needed here, because torch keeps pinned memory in a pool and tracks which copies still use it.
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
@@ -63,7 +63,7 @@ class CudaStreams:
         reader = torch.cuda.current_stream(device)
         with torch.cuda.stream(up):
             if targets is None:
-                # This memory belongs to the copy stream, so that no pending work of another stream uses it.
+                # Allocate on the copy stream, so that no pending work of another stream uses this memory.
                 lifted = [torch.empty(result.shape, dtype=result.dtype, device=device) for result in results]
             else:
                 lifted = list(targets)

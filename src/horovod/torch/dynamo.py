@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def _find_tracing() -> Callable[[], Any]:
     from torch._C._dynamo import eval_frame
 
-    # Absent in torch 2.1: there every call counts as traced once the compiler is loaded.
+    # Torch 2.1 lacks this function. There every call counts as traced once the compiler is loaded.
     return getattr(eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 
 

@@ -14,10 +14,12 @@ from horovod.torch import autograd
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# torch.compiler has it since torch 2.3. The compiler treats either function as a constant.
+# Return True while the compiler traces. torch.compiler has this function since torch 2.3. The compiler treats either
+# one as a constant.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
-# True only while the calling code itself is traced; it takes a third of the time. torch.compiler has it since 2.3.
+# Return True only while the calling code itself is traced, in a third of the time. torch.compiler has this function
+# since 2.3.
 is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or is_compiling
 
 # Custom operators with gradients need torch 2.4; before that, every operation leaves the graph.

@@ -18,7 +18,10 @@ from horovod.common.handles import Pending
 
 
 def watch(tensors: Iterable[Any]) -> Callable[[], bool]:
-    """Keep host tensors' memory. Return a function that returns True while all have it, with as many elements."""
+    """Keep the memory of host tensors.
+
+    Return a function that returns False once a tensor has lost its memory or changed its number of elements.
+    """
     held = [
         (tensor, tensor.untyped_storage(), tensor.data_ptr(), tensor.numel())
         for tensor in tensors

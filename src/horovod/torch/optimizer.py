@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +13,9 @@ import torch
 from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.compression_methods import CompressionMethod, Dgc
 from horovod.common.context import default_context
-from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
+from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.supported_methods import given_method, unmatched
 from horovod.common.util import split_list
 from horovod.common.wire import wire_of
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
@@ -29,6 +28,7 @@ from horovod.torch.gradients.homes import gradient_homes
 from horovod.torch.gradients.known_optimizers import describe
 from horovod.torch.gradients.overlap import overlaps
 from horovod.torch.gradients.reducer import GradientReducer
+from horovod.torch.hooks.registration import register_comm_hook
 from horovod.torch.mpi_ops import Adasum, Average, Sum, size
 from horovod.torch.mpi_ops import allreduce_async_ as allreduce_async_
 from horovod.torch.mpi_ops import grouped_allreduce_async_ as grouped_allreduce_async_
@@ -36,6 +36,7 @@ from horovod.torch.mpi_ops import rocm_built as rocm_built
 from horovod.torch.mpi_ops import sparse_allreduce_async as sparse_allreduce_async
 from horovod.torch.mpi_ops import synchronize as synchronize
 from horovod.torch.parameter_names import name_parameters
+from horovod.torch.reducing_optimizer import _DistributedOptimizer, check_passes
 from horovod.torch.wrapping import DistributedOptimizerProtocol, Options, WrappedOptimizer, wrap
 
 __all__ = [
@@ -51,129 +52,6 @@ __all__ = [
 Tensor = torch.Tensor
 Closure = Callable[[], Any]
 Groups = int | Sequence[Sequence[Tensor]]
-
-
-class _DistributedOptimizer(WrappedOptimizer):
-    """Mixin that DistributedOptimizer() adds to the user's optimizer class."""
-
-    _reducer: GradientReducer | None  # None if this rank has no other rank to reduce with
-    _comm_hook: Any = None  # the hook given to hvd.register_comm_hook()
-    _should_synchronize: bool
-    _synchronized: bool
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accumulate gradients over this many backward passes before they are reduced."""
-        _check_passes(passes)
-        self.backward_passes_per_step = passes
-        if self._reducer is not None:
-            self._reducer.set_passes(passes)
-
-    def synchronize(self) -> None:
-        """Complete this round's gradients on all ranks, including those that no backward pass has made due."""
-        if self._reducer is not None:
-            self._reducer.finish_round()
-        self._synchronized = True
-
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """Make step() inside this block use gradients as they are; for use after synchronize()."""
-        self._should_synchronize = False
-        try:
-            yield
-        finally:
-            self._should_synchronize = True
-
-    def step(self, closure: Closure | None = None) -> Any:
-        """Complete the gradients, then make the wrapped class's step."""
-        self._count_step()
-        if closure is not None:
-            loss = super().step(self._completing(closure))
-            self._has_stepped()
-            return loss
-        if self._should_synchronize:
-            if self._synchronized:
-                warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(): gradients are reduced twice. Call step() inside `with "
-                    "optimizer.skip_synchronize():`, or leave out synchronize().",
-                    HorovodWarning,
-                    stacklevel=2,
-                )
-            self.synchronize()
-        self._synchronized = False
-        result: Any = super().step()
-        self._has_stepped()
-        return result
-
-    # Keep Optimizer.load_state_dict() from wrapping step(), because the wrapped class already runs step hooks.
-    step.hooked = True  # type: ignore[attr-defined]
-
-    @property
-    def comm_hook(self) -> Any:
-        """Communication hook, which holds the state of a `compression` with arguments; None without one."""
-        return self._comm_hook
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Value of the wrapped class; a GradScaler reads it before each step, even before one that it skips."""
-        if isinstance(self._comm_hook, CompressionHook):
-            self._comm_hook.loss_scale.asked()
-        return bool(vars(self).get("_step_supports_amp_scaling", False))
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        vars(self)["_step_supports_amp_scaling"] = value
-
-    def _has_stepped(self) -> None:
-        if isinstance(self._comm_hook, CompressionHook):
-            self._comm_hook.loss_scale.stepped()
-        if self._reducer is not None:
-            self._reducer.stepped(not self._should_synchronize)
-
-    def _completing(self, closure: Closure) -> Closure:
-        if self._reducer is not None and self._reducer.busy:
-            self._reducer.finish_round()
-
-        def completed() -> Any:
-            with torch.enable_grad():
-                loss = closure()
-            if self._reducer is not None and self._should_synchronize:
-                self._reducer.finish_round()
-            return loss
-
-        return completed
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients as torch does; raise AssertionError while reductions are in flight."""
-        if self._reducer is not None:
-            if self._reducer.busy:
-                raise AssertionError(
-                    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
-                    "optimizer.synchronize(): the gradients are being reduced at this moment."
-                )
-            self._reducer.begin_anew()
-        self._synchronized = False  # the reduced gradients are gone
-        super().zero_grad(set_to_none)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load state and options, and drop gradients that are being reduced."""
-        self._forget_round()
-        super().load_state_dict(*args, **kwargs)
-
-    def _forget_round(self) -> None:
-        if self._reducer is not None:
-            self._reducer.restart()
-        self._synchronized = False
-
-    def _watch(self, name: str, parameter: Tensor) -> None:
-        if self._reducer is not None:
-            self._reducer.watch(name, parameter)
-
-    @staticmethod
-    def find_duplicates(lst: Iterable[Any]) -> set[Any]:
-        """Return the elements that a list holds more than once."""
-        seen: set[Any] = set()
-        return {element for element in lst if element in seen or seen.add(element)}  # type: ignore[func-returns-value]
 
 
 def DistributedOptimizer(  # noqa: N802 - the contract's name
@@ -228,7 +106,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         compression = Compression.none
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
-    _check_passes(backward_passes_per_step)
+    check_passes(backward_passes_per_step)
     if num_groups:
         warnings.warn("num_groups is deprecated: use groups", HorovodDeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
@@ -241,7 +119,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
     wrapped = wrap(optimizer, _DistributedOptimizer, named, options)
     wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
-    if _reduces(process_set):
+    if _reduces(process_set) or (isinstance(method, Dgc) and process_set.included()):
         factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
         call = Call(ALLREDUCE, process_set, None, op, *factors, in_place=True, wire=wire_of(compression))
         reduction = Reduction(call, compression, sparse_as_dense)
@@ -271,20 +149,16 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
 def _method_in(compression: Any, op: int) -> CompressionMethod | None:
     """Return the compression if a communication hook applies it, or None for a Compressor."""
-    if isinstance(compression, type) and issubclass(compression, CompressionMethod):
-        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, with parentheses behind it")
-    if not isinstance(compression, CompressionMethod):
-        return None
-    if op not in (Average, Sum):
-        raise ValueError(f"compression={compression.describe()} supports op=hvd.Average and op=hvd.Sum only")
-    return compression
+    method = given_method(compression)
+    if method is not None and op not in (Average, Sum):
+        raise ValueError(f"compression={method.describe()} supports op=hvd.Average and op=hvd.Sum only")
+    return method
 
 
 def check_exclude(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
     """Raise ValueError if a pattern of `exclude` matches no parameter of the optimizer."""
-    for pattern in method.exclude:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in optimizer._parameter_names.values()):
-            raise ValueError(f"compression={method.describe()}: exclude={pattern!r} matches no name of a parameter")
+    for problem in unmatched(method, optimizer._parameter_names.values(), "parameter"):
+        raise ValueError(problem)
 
 
 def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
@@ -294,14 +168,7 @@ def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
             f"compression={method.describe()} accumulates the momentum itself: give the optimizer momentum=0, and its "
             "momentum to hvd.Compression.dgc(momentum=...)"
         )
-    from horovod.torch.hooks.registration import register_comm_hook  # not at the top, because it imports this module
-
     register_comm_hook(optimizer, CompressionHook(method))
-
-
-def _check_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")
 
 
 def _reduces(process_set: ProcessSet) -> bool:

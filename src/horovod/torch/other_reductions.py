@@ -20,7 +20,7 @@ from horovod import accelerate_on_cpu
 from horovod.common import user_warnings
 from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet
-from horovod.torch_backend import GROUP_ALONE
+from horovod.torch_backend_names import GROUP_ALONE
 
 _REDUCED_TWICE = (
     "The gradient of {name!r} is reduced twice: by DistributedDataParallel and by hvd.DistributedOptimizer. Use one of "

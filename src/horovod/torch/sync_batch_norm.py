@@ -87,7 +87,15 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> Any:
-        """Replace every BatchNorm*d in a module by a SyncBatchNorm with its parameters and statistics; return it."""
+        """Replace every BatchNorm layer of a module by a SyncBatchNorm with its parameters and statistics.
+
+        Args:
+            module: The module; a BatchNorm layer or any module that contains some.
+            process_set: The ranks that take part. By default all ranks of the job.
+
+        Returns:
+            The module, or the new layer if the module itself is a BatchNorm layer.
+        """
         made: dict[torch.nn.Module, torch.nn.Module] = {}  # so that a layer that is used twice is replaced by one layer
         for parent in list(module.modules()):
             for name, child in parent._modules.items():

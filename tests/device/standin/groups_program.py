@@ -43,7 +43,7 @@ def run_orders(seed: str) -> None:
     for stream in streams[:2]:
         gpu.synchronize(stream)
         gpu.destroy(stream)
-    assert counted("launches") > 50 or sharing > 1  # of ranks that share a GPU, only one launches
+    assert counted("launches") > 50 or sharing > 1  # only one of the ranks that share a GPU launches
     dist.destroy_process_group()
     assert counted("live") == 0
     print("all in order", flush=True)

@@ -36,7 +36,7 @@ static_assert(sizeof(Id) == 128, "as large as NCCL's");
 // Memory that the members of a communicator share.
 struct Board {
   std::atomic<uint32_t> members, arrived[kMostRanks];
-  std::atomic<uint64_t> steps[kMostRanks];  // of each rank: how many barriers of the communicator it has reached
+  std::atomic<uint64_t> steps[kMostRanks];  // how many barriers of the communicator each rank has reached
   alignas(64) uint8_t room[kMostRanks][kRoom];
 };
 

@@ -187,3 +187,23 @@ def test_ranks_that_differ_all_get_an_error():
         with pytest.raises(hvd.HorovodMismatchError, match=text), hvd.translated_errors():
             jax.block_until_ready(update(gradients, optimizer.init(gradients)))
     assert hvd.allreduce(jnp.ones(2), op=hvd.Sum).tolist() == [2, 2]
+
+
+@on_all_ranks("shm2", limit_s=60)
+@pytest.mark.parametrize("leaves", [1, 2])
+def test_a_rank_that_does_not_compress_gives_all_ranks_an_error(leaves):
+    """One rank passes compression=, the other one does not: both learn of it, and the world goes on."""
+    from harness.jax_door import hvd, jax, jnp
+
+    gradients = {f"w{number}": jnp.zeros(20_000, jnp.float32) for number in range(leaves)}
+    for mode, name, method in (
+        ("eager", None, hvd.Compression.int8()),
+        ("eager", "gradients", hvd.Compression.powersgd(2, min_bytes=0)),
+        ("jit", None, hvd.Compression.topk(0.1, scope="all")),
+        ("jit", "gradients", hvd.Compression.dgc(0.1, 0.9)),
+    ):
+        optimizer = optimizer_for(method if hvd.rank() else hvd.Compression.none, name=name)
+        update = jax.jit(optimizer.update) if mode == "jit" else optimizer.update
+        with pytest.raises(hvd.HorovodMismatchError, match=rf"compression {method.name}\("), hvd.translated_errors():
+            jax.block_until_ready(update(gradients, optimizer.init(gradients)))
+    assert hvd.allreduce(jnp.ones(2), op=hvd.Sum).tolist() == [2, 2]

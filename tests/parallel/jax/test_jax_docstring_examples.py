@@ -10,4 +10,5 @@ def test_examples_of_the_jax_api():
     import optax
     from harness.jax_door import hvd, jax, jnp
 
-    assert run_examples(hvd, [hvd, hvd.elastic], jax=jax, jnp=jnp, optax=optax) == []
+    found = run_examples(hvd, [hvd, hvd.elastic], jax=jax, jnp=jnp, optax=optax)
+    assert found == [], found

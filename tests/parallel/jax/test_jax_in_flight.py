@@ -13,6 +13,7 @@ import pytest
 from harness.arrays import DTYPES, check_equal, inputs, mine, reduced
 from harness.waiting import sigint_after_a_moment
 from harness.worlds import DYNAMIC, SMALL_CHUNKS, World, in_worlds, on_all_ranks
+from testkit.preloaded import ANEW
 
 from horovod.common.context import default_context
 
@@ -291,6 +292,7 @@ TWO_DEVICES = World(
     "a:2",
     DYNAMIC
     | SMALL_CHUNKS
+    | ANEW
     | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false"},
 )
 

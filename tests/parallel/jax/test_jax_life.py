@@ -9,6 +9,7 @@ import sys
 import pytest
 from harness.worlds import DYNAMIC, World, in_worlds, on_all_ranks
 from testkit.launcher import horovodrun, python
+from testkit.preloaded import ANEW
 from testkit.processes import run
 
 from horovod.common.exceptions import HorovodNotInitializedError
@@ -151,7 +152,7 @@ def _many_collectives():
     assert all((np.asarray(leaf) == 1).all() for leaf in tree)
 
 
-@in_worlds(*(World(f"jax {name}", "a:2", DYNAMIC | env) for name, env in POOLS.items()))
+@in_worlds(*(World(f"jax {name}", "a:2", DYNAMIC | ANEW | env) for name, env in POOLS.items()))
 def test_many_collectives_on_few_threads(world):
     world.run(_many_collectives, limit_s=55)
 

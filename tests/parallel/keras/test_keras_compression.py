@@ -8,7 +8,7 @@ from harness.worlds import on_all_ranks
 
 START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
 SHAPE = (160, 130)
-METHODS = {"tensorflow": ["int8", "powersgd"], "torch": ["int8", "onebit", "topk"], "jax": []}
+METHODS = {"tensorflow": ["int8", "powersgd"], "torch": ["int8", "onebit", "topk", "powersgd"], "jax": []}
 ARGUMENTS = {
     "topk": {"ratio": 0.05},
     "dgc": {"ratio": 0.05, "momentum": 0.9},
@@ -61,9 +61,59 @@ def test_fit_and_what_the_backend_does_not_have():
             door.same_everywhere(together)
             door.check_same(together, door.trained_alone(keras.optimizers.SGD(0.1)), rtol=0, atol=0.02)
     for kind in ("int8", "onebit", "topk", "powersgd", "dgc"):
-        if kind not in METHODS[door.BACKEND] and hasattr(hvd.Compression, kind):
+        if kind not in [*METHODS[door.BACKEND], *(["dgc"] if door.BACKEND == "torch" else [])] and hasattr(
+            hvd.Compression, kind
+        ):
             method = getattr(hvd.Compression, kind)(**ARGUMENTS.get(kind, {}))
             with pytest.raises(
                 ValueError, match=rf"DistributedOptimizer of Keras .*does not support compression={kind}\("
             ):
                 hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=method)
+
+
+@on_all_ranks(*[world for world in ALL if world.env.get("KERAS_BACKEND") == "torch"], limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+@pytest.mark.parametrize("kind", ["powersgd", "dgc"])
+def test_values_on_torch_are_those_of_one_process(kind):
+    """The kernel of a convolution is a matrix whose columns are the outputs."""
+    from harness import keras_door as door
+    from harness.stateful_exchange import DgcSimulation, PowerSimulation
+
+    hvd, shape = door.hvd, (4, 40, 130)
+    if kind == "dgc":
+        method = hvd.Compression.dgc(0.05, 0.9, ramp=(), scope="all")
+        simulated = DgcSimulation(range(2), method)
+        as_simulated = (-1,)
+    else:
+        method = hvd.Compression.powersgd(3, 1, scope="all")
+        as_simulated = SHAPE
+        simulated = PowerSimulation(range(2), SHAPE, method)
+    variable, expected = door.variable(np.zeros(shape)), np.zeros(shape)
+    optimizer = hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0), compression=method)
+    for step in range(4):
+        gradients = [gradient(rank, step) for rank in range(2)]
+        optimizer.apply_gradients([(door.gradient(gradients[hvd.rank()].reshape(shape)), variable)])
+        expected -= simulated.step([it.reshape(as_simulated) for it in gradients]).reshape(shape)
+        found = door.keras.ops.convert_to_numpy(variable)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    door.same_everywhere([found])
+
+
+@on_all_ranks(*[world for world in ALL if world.env.get("KERAS_BACKEND") == "torch"], limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_dgc_is_the_momentum_even_of_one_rank_and_refuses_an_optimizer_with_its_own():
+    from harness import keras_door as door
+
+    alone = door.hvd.add_process_set([0])
+    method = door.hvd.Compression.dgc(0.05, 0.9)
+    optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0), compression=method, process_set=alone)
+    variable = door.variable(np.zeros(SHAPE))
+    for step in range(2):
+        optimizer.apply_gradients([(door.gradient(gradient(0, step)), variable)])
+    velocities = gradient(0, 0) * (1.9 if door.hvd.rank() == 0 else 1.0) + gradient(0, 1)  # only rank 0 is in the set
+    np.testing.assert_allclose(door.keras.ops.convert_to_numpy(variable), -velocities, rtol=1e-4, atol=1e-5)
+    door.hvd.remove_process_set(alone)
+    with pytest.raises(ValueError, match=r"compression=dgc\(.* accumulates the momentum itself: give SGD momentum=0"):
+        door.hvd.DistributedOptimizer(
+            door.keras.optimizers.SGD(0.1, momentum=0.9), compression=door.hvd.Compression.dgc(0.05, 0.9)
+        )

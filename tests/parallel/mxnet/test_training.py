@@ -187,7 +187,7 @@ def test_what_cannot_be_broadcast_is_refused():
         hvd.DistributedTrainer(make_net(1).collect_params(), "sgd", compression=Int8())
     net = make_net(1)
     optimizer = mx.optimizer.SGD(learning_rate=1, rescale_grad=0.5)
-    with pytest.warns(UserWarning, match="pass it the optimizer itself"):
+    with pytest.warns(UserWarning, match="pass it the original optimizer"):
         trainer = hvd.DistributedTrainer(net.collect_params(), hvd.DistributedOptimizer(optimizer))
     assert trainer._optimizer is optimizer
     assert trainer._scale == pytest.approx(0.5 / hvd.size())

@@ -11,6 +11,7 @@ import horovod.torch as hvd
 from horovod.common.compression_methods import Int8, OneBit, TopK
 from horovod.common.context import default_context
 from horovod.torch.compressing import CompressionHook
+from horovod.torch.gradients.known_optimizers import _hooked
 
 COUNT = 5 * 4096 + 300
 STEPS = 4
@@ -79,14 +80,52 @@ def test_on_one_host_gradients_are_reduced_where_they_are(kind):
             values = torch.from_numpy(gradient(hvd.rank(), step))
             sum((it * values).sum() for it in used).backward()
             optimizer.step()
-        buckets = [group.bucket for group in optimizer._reducer._gradients.groups]
-        return [it.detach().numpy().tobytes() for it in parameters], buckets
+        reducer = optimizer._reducer
+        return [it.detach().numpy().tobytes() for it in parameters], reducer._gradients, reducer._known in _hooked
 
-    expected, _ = trained(hvd.Compression.none)
-    found, buckets = trained(make(**arguments))
+    expected, *_ = trained(hvd.Compression.none)
+    found, gradients, exchanges_as_with_a_hook = trained(make(**arguments))
     assert found == expected
-    assert buckets
-    assert all(bucket._tensor is None for bucket in buckets)  # the gradients are not copied into a bucket
+    assert gradients.groups == []  # no buckets: the native call of an optimizer without compression submits them
+    assert gradients.bundles
+    assert not exchanges_as_with_a_hook
+
+
+@on_ranks("hosts3")
+@pytest.mark.parametrize("kind", METHODS)
+def test_buckets_are_made_when_a_second_host_comes(kind):
+    """The first era is taken for one on one host. A parameter is frozen in it, and another one is unfrozen later."""
+    make, arguments, codec, two_stages = METHODS[kind]
+    parameters = [torch.nn.Parameter(torch.zeros(COUNT)) for _ in range(2)]
+    parameters[1].requires_grad_(False)
+    named = [(f"p{number}", it) for number, it in enumerate(parameters)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named)
+    hook = CompressionHook(make(**arguments))
+    hook.leaves_gradients = lambda: True
+    hvd.register_comm_hook(optimizer, hook)
+    simulated = [Simulation(hosts_of_ranks(), codec, two_stages) for _ in parameters]
+
+    def step(number):
+        optimizer.zero_grad()
+        values = torch.from_numpy(gradient(hvd.rank(), number))
+        sum((it * values).sum() for it in parameters if it.requires_grad).backward()
+        optimizer.step()
+        return [gradient(rank, number) for rank in range(hvd.size())]
+
+    for number in range(2):
+        if number:
+            parameters[1].requires_grad_()
+        gradients = step(number)
+        np.testing.assert_allclose(parameters[number].grad.numpy(), np.mean(gradients, 0), rtol=1e-5, atol=1e-6)
+    assert not optimizer._reducer._gradients.groups
+    hook.leaves_gradients = lambda: False
+    hvd.join()
+    for number in range(2, 4):
+        gradients = step(number)
+        assert len(optimizer._reducer._gradients.groups) == 2
+        for it, one in zip(parameters, simulated, strict=True):
+            np.testing.assert_allclose(it.grad.numpy(), one.step(gradients), rtol=1e-4, atol=1e-5)
+    return [it.grad.numpy().tobytes().hex()[:2000] for it in parameters]
 
 
 @on_ranks("hosts4")

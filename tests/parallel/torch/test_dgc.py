@@ -60,7 +60,7 @@ def test_values_are_those_of_one_process(scope):
     return found.numpy().tobytes().hex()[:4000], training.small.grad.tolist()  # all ranks must return equal bits
 
 
-@on_ranks("shm2")
+@on_ranks("one", "shm2")
 def test_on_one_host_it_is_the_momentum_of_sgd():
     training = Training()
     velocity = np.zeros(COUNT, np.float32)

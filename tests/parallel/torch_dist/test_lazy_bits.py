@@ -65,7 +65,7 @@ def test_the_negative_bit():
 @pytest.mark.checked_numbers("a reduction of conjugate views", against="NumPy")
 @on_torch_ranks("shm2")
 def test_the_conjugate_bit():
-    """torch refuses conjugate tensors in most of its functions; the process group accepts them where torch does."""
+    """Most functions of torch refuse conjugate tensors; the process group accepts them where torch does."""
     with process_group() as (rank, _):
         group = dist.distributed_c10d._get_default_group()
         # If all ranks had the bit, a sum would be right by chance.

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters to the frameworks below Keras. Each module here implements these functions with one framework's API:
+"""Adapters to the frameworks below Keras. Each module here implements these names with one framework's API.
 
-Compression, run                            those of the framework's API State                                       the
-elastic state of a model and its optimizer tensor(value)                               any value as a tensor of the
-framework allreduce, allgather, broadcast, reducescatter      collectives on one tensor reduce_group(tensors, name, ...,
-contents)  reduce a step's gradients as one unit; ranks compare contents, even if empty compressed_by(compression, op)
-object that applies a compression method; None for a Compressor reduce_compressed(compressed, tensors, ...) reduce_group
-with compression by the object from compressed_by is_sparse, dense, divided_by_size           helpers for gradients
-broadcast_variables(variables, root_rank)   broadcast Keras variables in place build_model(model, iterator)
-create a model's variables for an iterator's batches; on TensorFlow only is_tracing()
-True if a branch of a condition may run although it is not taken confirm(variables)                          raise if a
-rank was lost and GPU results in the variables are invalid
+Compression, run                            those of the framework's API
+State                                       the elastic state of a model and its optimizer
+tensor(value)                               any value as a tensor of the framework
+allreduce, allgather, broadcast, reducescatter      collectives on one tensor
+reduce_group(tensors, name, ..., contents)  reduce a step's gradients as one unit; ranks compare contents, even if empty
+compressed_by(compression, op)              object that applies a compression method; None for a Compressor
+reduce_compressed(compressed, tensors, ...) reduce_group with compression by the object from compressed_by
+is_sparse, dense, divided_by_size           helpers for gradients
+broadcast_variables(variables, root_rank)   broadcast Keras variables in place
+build_model(model, iterator)                create a model's variables for an iterator's batches; on TensorFlow only
+is_tracing()                                True if a branch of a condition may run although it is not taken
+confirm(variables)                          raise if a rank was lost and GPU results in the variables are invalid
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def backend_name(keras: Any) -> str:
     name = str(keras.backend.backend()) if is_keras3(keras) else "tensorflow"
     if name not in ("tensorflow", "torch", "jax"):
         raise ImportError(
-            f"Keras runs on its {name} backend, on which models cannot be trained together. "
+            f"Keras runs on its {name} backend, which Horovod does not support. "
             "Set KERAS_BACKEND to tensorflow, torch or jax before keras is imported"
         )
     return name

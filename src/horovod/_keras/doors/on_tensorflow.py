@@ -8,13 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-import horovod.tensorflow as hvd
 from horovod.common.process_sets import ProcessSet
 from horovod.common.supported_methods import method_in
-from horovod.tensorflow import Compression as Compression
-from horovod.tensorflow import allreduce as allreduce
-from horovod.tensorflow import reducescatter as reducescatter
 from horovod.tensorflow.compressing import METHODS, CompressedReduction, Memories
+from horovod.tensorflow.compression import Compression as Compression
 from horovod.tensorflow.elastic import TensorFlowKerasState
 from horovod.tensorflow.elastic import run as run
 from horovod.tensorflow.functions import broadcast_variables as _broadcast_variables
@@ -22,7 +19,9 @@ from horovod.tensorflow.gradients import dense as dense
 from horovod.tensorflow.gradients import scaled_local as divided_by_size  # noqa: F401 - one of a door's functions
 from horovod.tensorflow.mpi_ops import allgather as allgather
 from horovod.tensorflow.mpi_ops import broadcast as broadcast
-from horovod.tensorflow.reductions import reduce_dense
+from horovod.tensorflow.reductions import allreduce as allreduce
+from horovod.tensorflow.reductions import grouped_allreduce, reduce_dense
+from horovod.tensorflow.reductions import reducescatter as reducescatter
 
 State = TensorFlowKerasState
 
@@ -106,7 +105,7 @@ def _reduced(
     compression: Any,
     options: dict[str, Any],
 ) -> list[Any]:
-    """Return the reduced tensors: `reduce` gets the indices of the dense ones; sparse ones are gathered."""
+    """Reduce the dense tensors by `reduce`, which gets their indices, and gather the sparse ones. Return all."""
     result = list(tensors)
     sparse = [index for index, tensor in enumerate(tensors) if is_sparse(tensor)]
     others = [index for index in range(len(tensors)) if index not in set(sparse)]
@@ -116,7 +115,7 @@ def _reduced(
     if sparse:
         with tf.control_dependencies([] if tf.executing_eagerly() else reduced[:1]):
             slices = [tensors[index] for index in sparse]
-            gathered = hvd.grouped_allreduce(slices, name=name, compression=compression, **options)
+            gathered = grouped_allreduce(slices, name=name, compression=compression, **options)
         for index, gradient in zip(sparse, gathered, strict=True):
             result[index] = gradient
     return result

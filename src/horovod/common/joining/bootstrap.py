@@ -54,7 +54,7 @@ class Started:
     process_sets: Sequence[tuple[int, ...]] = ()  # sets that all ranks register, in this order
     jobs: bool = False  # True if MPI moves tensors where it can
     main: tuple[str, int] | None = None  # address of rank 0 and a free port there, or None
-    # In an elastic job: the process sets of every rank from earlier generations.
+    # For an elastic job: the process sets that every rank has kept from earlier generations.
     heritages: Sequence[Mapping[str, Any]] = ()
     tuning: Mapping[str, int] | None = None  # values that the autotuner found in earlier generations
     hosts: Sequence[str] = ()  # host of each rank

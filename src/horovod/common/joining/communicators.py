@@ -17,7 +17,10 @@ _LOOK_AGAIN_S = 0.005
 
 
 def communicator_of(comm: Any, topology: Topology, environ: Mapping[str, str], timeout_s: float) -> Any:
-    """Return the communicator of a world that is not all ranks; None for all ranks. ValueError for a bad `comm`."""
+    """Return the communicator of a world that is not all ranks; None for all ranks.
+
+    Raise ValueError for a bad `comm`.
+    """
     if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(topology.size)))):
         return None
     if not hasattr(comm, "Get_rank") and not isinstance(comm, Sequence):
@@ -59,7 +62,8 @@ def _of_ranks(mpi: Any, ranks: list[int], topology: Topology, timeout_s: float) 
     if not made:
         mpi_library.give_up()
         raise HorovodInitializationError(
-            f"hvd.init(comm={ranks}) failed on rank {topology.rank}: not all of these ranks came within {timeout_s:g} s"
+            f"hvd.init(comm={ranks}) failed on rank {topology.rank}: not all of these ranks called it within "
+            f"{timeout_s:g} s"
         )
     return made[0]
 
@@ -136,5 +140,5 @@ def all_sets(told: Sequence[tuple[int, ...] | str]) -> list[tuple[int, ...]]:
     """Return the sets that all ranks register, from what each rank has sent. Every rank computes an equal result."""
     for rank, one in enumerate(told):
         if isinstance(one, str):
-            raise ValueError(f"hvd.add_process_set() failed: rank {rank} says: {one}")
+            raise ValueError(f"hvd.add_process_set() failed: rank {rank} reports: {one}")
     return [one for one in dict.fromkeys(told) if one and not isinstance(one, str)]

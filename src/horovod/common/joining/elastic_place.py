@@ -23,7 +23,7 @@ BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
 _LEFT = "Horovod has been shut down"
 _RAISED = re.compile(r"rank \d{1,9} raised ")
 _NAMED_LOSS = re.compile(r"rank (\d{1,9}) is lost")
-# Ten days, because the driver has time limits of its own, and the connection closes when it ends.
+# Wait up to ten days, because the driver has its own time limits, and the connection closes when the driver ends.
 _PATIENCE_S = 864_000.0
 
 
@@ -91,7 +91,9 @@ def take_place(
     except DismissedError as error:
         raise HorovodRemovedError(f"this worker has left the job: {error}") from error
     except (OSError, RendezvousError) as error:
-        raise HorovodInitializationError(f"hvd.init() failed: the elastic driver gave no place: {error}") from error
+        raise HorovodInitializationError(
+            f"hvd.init() failed: the elastic driver did not admit this worker: {error}"
+        ) from error
     address = given.pop("address", None)
     known = tuple(SeenFile.unpacked(one) for one in given.pop("seen", ()))
     return ElasticPlace(elastic_topology(environ, given), generation, address, known)
@@ -140,7 +142,10 @@ def _connected(environ: Mapping[str, str], limit_s: float | None = None) -> Conn
 
 
 def ask_to_stay(environ: Mapping[str, str]) -> None:
-    """Ask the driver, after SIGTERM, whether this worker may train until its next commit. RendezvousError if not."""
+    """Ask the driver, after SIGTERM, whether this worker may train until its next commit.
+
+    Raise RendezvousError if not.
+    """
     with _connected(environ) as connection:
         connection.ask_to_stay(birth_id(environ), load(environ).number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
 

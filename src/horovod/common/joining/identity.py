@@ -10,7 +10,8 @@ import psutil
 
 from horovod.common.topology import SECRET_VARIABLE, Topology, rank_variable
 
-# Variables of Open MPI 5 and other users of PMIx; of Slurm's PMI-2; of Open MPI 4 and older.
+# Variables that name the job: first of Open MPI 5 and other users of PMIx, then of Slurm's PMI-2, then of Open MPI 4
+# and older.
 _NAMES = ("PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
 
 

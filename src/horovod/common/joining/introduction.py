@@ -46,7 +46,7 @@ def introduced(
 ) -> Iterator[tuple[Rendezvous, Connection]]:
     """Connect to this job's rendezvous, and keep the note until all ranks have met.
 
-    ValueError with a remedy if there is no way to find the rendezvous.
+    Raise ValueError with a remedy if there is no way to find the rendezvous.
     """
     global _known
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")

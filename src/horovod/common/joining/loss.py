@@ -15,7 +15,7 @@ ENDED = "ended"
 SILENT = "silent"  # no message arrived: the rank is frozen, or its network is cut
 REFUSED = "refused"  # its address refuses connections: it has ended, or a firewall answers instead
 
-# Texts of engine/agreement/departures.cc and transport/connector.cc, and of the system's errors.
+# Matches texts of engine/agreement/departures.cc and transport/connector.cc, and the system's error texts.
 _SILENT = re.compile(
     r"has given no sign of life|has acknowledged nothing|timed out|[Uu]nreachable|No route to host|no answer"
     # A route or a firewall on the reporting rank's own host forbids the connection.
@@ -44,12 +44,12 @@ class Loss:
 
     @classmethod
     def unpacked(cls, found: Sequence[Any]) -> Loss:
-        """Return the loss that `packed` described. ValueError or TypeError for anything else."""
+        """Return the loss that `packed` described. Raise ValueError or TypeError for anything else."""
         rank, how, by = found
         if type(rank) is not int or (by is not None and type(by) is not int):
             raise TypeError(f"ranks must be integers: {found!r:.60}")
         if how not in (ENDED, SILENT, REFUSED):
-            raise ValueError(f"a rank cannot be lost in this way: {how!r:.60}")
+            raise ValueError(f"unknown way to lose a rank: {how!r:.60}")
         return cls(rank, how, by)
 
 

@@ -27,7 +27,10 @@ def runtime_base(environ: Mapping[str, str]) -> Path:
 
 
 def private_directory(base: Path) -> Path:
-    """Return this user's own directory in `base`; create it if needed. PermissionError if other users have access."""
+    """Return this user's own directory in `base`; create it if needed.
+
+    Raise PermissionError if other users have access.
+    """
     path = base / f".horovod-{os.geteuid()}"
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -55,7 +58,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """Return the contents; None if there is no file. PermissionError if the file is not this user's alone."""
+    """Return the contents; None if there is no file. Raise PermissionError if the file is not this user's alone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -63,5 +66,5 @@ def read(path: Path) -> bytes | None:
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{path} does not belong to this user alone, so it is not used")
+            raise PermissionError(f"{path} is not used, because it is not a file that only this user can access")
         return file.read(_MOST_BYTES)

@@ -23,9 +23,9 @@ from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining import bootstrap
 from horovod.common.joining.bootstrap import Started
 from horovod.common.joining.interfaces import address_towards, interface_address
-from horovod.common.rendezvous.client import own_version
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
+from horovod.common.version import VERSION
 
 _ANSWER_SLACK_S = 2.0
 # No packet is sent to this address. The route to it shows which of our own addresses would be used.
@@ -79,7 +79,7 @@ class _Meeting:
         address = self._own_address(store_host)
         world = bootstrap.open_world(settings, topology, 0, address, world_id, secret)
         try:
-            infos = self._exchange(bootstrap.introduce(world, topology, address) | {"version": own_version()})
+            infos = self._exchange(bootstrap.introduce(world, topology, address) | {"version": VERSION})
             world.connect(bootstrap.peers(infos), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
         except BaseException:
             world.close()
@@ -104,7 +104,8 @@ class _Meeting:
         address = address_towards((store_host, _SOMEWHERE_ELSE[1])) if store_host else None
         if address is not None and not ipaddress.ip_address(address).is_loopback:
             return address
-        # The store is on this host, or its host is unknown. That suffices if all ranks are on this host.
+        # No address was found, or a loopback address: the store is on this host, or its host is unknown. That suffices
+        # if all ranks are on this host.
         hosts = [self._await(f"host {rank}", f"rank {rank} did not come") for rank in range(self._topology.size)]
         if len(set(hosts)) == 1:
             return address or "127.0.0.1"

@@ -20,7 +20,7 @@ class TorchrunNote:
     """Note of rank 0 in torchrun's store. Workers that torchrun restarts use a new key."""
 
     def __init__(self, rank: int, environ: Mapping[str, str], timeout_s: float) -> None:
-        """Connect to the store. HorovodInitializationError if it cannot be reached."""
+        """Connect to the store. Raise HorovodInitializationError if it cannot be reached."""
         self._place = f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}"
         attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._key = f"{_KEY}/{attempt}"

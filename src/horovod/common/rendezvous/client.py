@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common import version as own
 from horovod.common.joining.loss import Loss
 from horovod.common.rendezvous import protocol
 from horovod.common.rendezvous.protocol import CHUNK_BYTES, AuthenticationError, ProtocolError, RendezvousError
@@ -125,7 +126,7 @@ class Connection:
             "rank": rank,
             "size": size,
             "generation": generation,
-            "version": version if version is not None else own_version(),
+            "version": version if version is not None else own.VERSION,
             "info": info,
             "timeout": timeout_s,
         }
@@ -158,7 +159,7 @@ class Connection:
     def ask_to_stay(self, birth: int, timeout_s: float) -> None:
         """Ask the elastic driver, after SIGTERM, whether this worker may train until its next commit.
 
-        RendezvousError if the driver refuses.
+        Raise RendezvousError if the driver refuses.
         """
         self._request({"op": "preempted", "birth": birth}, timeout_s)
 
@@ -275,12 +276,6 @@ def meet(
     deadline = time.monotonic() + timeout_s
     with Connection.open(address, port, secret, timeout_s) as connection:
         return connection.meet(rank, size, generation, info, _time_left(deadline))
-
-
-def own_version() -> str:
-    import horovod
-
-    return str(getattr(horovod, "__version__", "unknown"))
 
 
 def _time_left(deadline: float) -> float:

@@ -121,7 +121,7 @@ class ClientHandshake:
         status, mac = verdict[0], verdict[1:]
         if status == WRONG_VERSION or self._server_version != PROTOCOL_VERSION:
             raise AuthenticationError(
-                f"the rendezvous speaks protocol version {self._server_version}, this process {PROTOCOL_VERSION}: "
+                f"the rendezvous uses protocol version {self._server_version}, this process uses {PROTOCOL_VERSION}: "
                 "install the same khorovod version for all workers"
             )
         expected = _digest(self._secret, b"server", self._server_nonce, self._nonce)
@@ -177,7 +177,7 @@ class FrameReader:
         if not hmac.compare_digest(mac, _digest(self._key, b"frame", body)):
             raise ProtocolError("a frame has the wrong MAC")
         if sequence != self._sequence:
-            raise ProtocolError(f"frame {sequence} came where frame {self._sequence} was due (a replay?)")
+            raise ProtocolError(f"frame {sequence} arrived instead of frame {self._sequence} (a replay?)")
         del self._buffer[: end + MAC_BYTES]
         self._sequence += 1
         return _decode(body[_FRAME_HEADER.size :])

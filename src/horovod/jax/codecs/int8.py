@@ -27,7 +27,7 @@ class Int8Codec:
     def encode(self, p: JaxArray) -> tuple[JaxArray, JaxArray]:
         """Return the message for `p`, and what it lacks of `p`."""
         count = p.size
-        # Zeros after the last value change neither the scale of its block nor the message.
+        # Pad with zeros, which change neither the scale of the last block nor the message.
         blocks = jnp.pad(p, (0, -count % self.block)).reshape(-1, self.block)
         scale, quantum = _quantise(blocks)
         left = (blocks - quantum * scale).reshape(-1)[:count]

@@ -54,7 +54,7 @@ class TopKCodec:
         is_padding = indices == count
         values = jnp.where(is_padding, 0.0, p[jnp.minimum(indices, count - 1)])
         left = p.at[indices].set(0.0, mode="drop")
-        # A NaN in the message reports that not all values are finite; no value was chosen then.
+        # If not all values are finite, no value was chosen. A NaN in the message reports this.
         values = jnp.where(is_finite, values, values.at[0].set(jnp.nan))
         wire = [as_bytes(jnp.where(is_padding, 0, indices)), as_bytes(values)]
         return jnp.concatenate(wire), left

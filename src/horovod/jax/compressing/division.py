@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from horovod.common.compression_methods import CompressionMethod
 from horovod.common.group_contents import GradientOf, described
+from horovod.common.supported_methods import first_of, unmatched
 from horovod.jax.adapter import JaxArray, Tree
 
 _COMPRESSED_DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -48,13 +48,8 @@ class Division:
 
     def check_exclude(self, method: CompressionMethod) -> None:
         """Raise ValueError if a pattern of `exclude` matches no name."""
-        for pattern in method.exclude:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in self.names):
-                shown = ", ".join(self.names[:5]) + (", …" if len(self.names) > 5 else "")
-                raise ValueError(
-                    f"compression={method.describe()}: exclude={pattern!r} matches no name of a parameter; names are "
-                    f"{shown}"
-                )
+        for problem in unmatched(method, self.names, "parameter"):
+            raise ValueError(f"{problem}; names are {first_of(self.names)}")
 
     def contents(self, more: str) -> str:
         """Return a description of what all ranks must agree on, with a checksum at the end."""

@@ -118,53 +118,61 @@ class Reducer:
             return tree, state
         layout = state.kept.layout
         exchange = Exchange(self.process_set, self.name, layout)
-        steps = state.steps
-        if self.way.counts_steps:
-            # Ranks that have loaded different states would otherwise send messages of different lengths.
-            steps = exchange.allreduce(steps, "step", Max)
         leaves = self.way.prepared(division, len(layout.hosts))
         kept = Kept(state.kept.arrays, state.shared)
         if _is_dense(layout, division):
             reduced = self._agreed(division, leaves, layout, exchange)
+            steps = self._agreed_steps(exchange, state.steps)
             reduced, shared = self.way.after_dense(reduced, kept.shared)
             result, left = division.whole(reduced), Kept(kept.mine, shared)
         else:
-            (chosen, dense), left = self._compressed(exchange, division, leaves, kept, steps, layout)
+            dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
+            steps = self._agreed_steps(exchange, state.steps)
+            dense, shared = self.way.after_dense(dense, kept.shared)
+            chosen, left = self._compressed(exchange, division, leaves, kept, steps)
+            left = Kept(left.mine, {**shared, **left.shared})
             result, reduced = division.restored(chosen, dense), [*chosen, *dense]
         old = CompressionState(steps, state.shared, state.kept)
         new = CompressionState(steps + 1, left.shared, state.kept.replaced(left.mine))
         is_finite = are_finite(reduced)  # all ranks have the whole result, so they decide alike
         return result, jax.tree_util.tree_map(lambda one, other: jnp.where(is_finite, one, other), new, old)
 
+    def _agreed_steps(self, exchange: Exchange, steps: JaxArray) -> JaxArray:
+        """Return the most steps of any rank: ranks with different ones would send messages of different lengths."""
+        return exchange.allreduce(steps, "step", Max) if self.way.counts_steps else steps
+
     def _compressed(
-        self,
-        exchange: Exchange,
-        division: Division,
-        leaves: list[JaxArray],
-        kept: Kept,
-        steps: JaxArray,
-        layout: Layout,
-    ) -> tuple[tuple[list[JaxArray], list[JaxArray]], Kept]:
-        """Return the reduced leaves, compressed ones first, and the arrays to keep."""
-        dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
-        dense, shared = self.way.after_dense(dense, kept.shared)
+        self, exchange: Exchange, division: Division, leaves: list[JaxArray], kept: Kept, steps: JaxArray
+    ) -> tuple[list[JaxArray], Kept]:
+        """Return the reduced compressed leaves, and the arrays to keep."""
         chosen = [leaves[number] for number in division.chosen]
-        # Ranks that disagree get an error from _agreed(), before which they must not have begun the exchange.
+        # Begin the exchange only after _agreed(), in which ranks that disagree get an error.
         total, left = self.way.sum(exchange, exchange.after(joined(chosen)), division, kept, steps)
         total = exchange.after(total)
         if self.op == Average:
-            total = total / len(layout.hosts)
-        return (divided(total, chosen), dense), Kept(left.mine, {**shared, **left.shared})
+            total = total / exchange.size
+        return divided(total, chosen), left
 
     def _agreed(self, division: Division, sent: list[JaxArray], layout: Layout, exchange: Exchange) -> list[JaxArray]:
-        """Reduce the dense leaves, and make ranks compare which leaves they compress, how, and for which hosts."""
+        """Reduce the dense leaves, and make ranks compare which leaves they compress, how, and for which hosts.
+
+        A rank that compresses nothing calls allreduce() with the leaves instead, under the same name.
+        """
         hosts = zlib.crc32(repr(layout.hosts).encode())
         how = (
             f", with compression {self.method.describe()}, {'sum' if self.op == Sum else 'average'}, hosts {hosts:08x}"
         )
-        name = f"{self.name}.dense" if self.name else None
-        factors = (self.prescale, self.postscale)
-        call = Call(ALLREDUCE, self.process_set, name, self.op, *factors, grouped=True, contents=division.contents(how))
+        call = Call(
+            ALLREDUCE,
+            self.process_set,
+            self.name,
+            self.op,
+            self.prescale,
+            self.postscale,
+            grouped=True,
+            uncompressed=len(division.leaves),
+            contents=division.contents(how),
+        )
         flag, *results = bind(call, (exchange.after(jnp.zeros(1, jnp.float32)), *sent))
         exchange.wait_for(flag)
         return results

@@ -47,7 +47,7 @@ class Cache:
     def _load(self) -> dict[Any, tuple[float, Any]]:
         try:
             if os.stat(self._path).st_uid != os.geteuid():
-                return {}  # another user's file: unpickling would run their code
+                return {}  # the file belongs to another user, and unpickling it would run that user's code
             with open(self._path, "rb") as file:
                 parameters, values = serialization.loads(file.read())
         except Exception:  # the file is missing, incomplete, or not a cache

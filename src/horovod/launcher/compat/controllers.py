@@ -47,7 +47,7 @@ def run_controller(
         )
     in_lsf = _current("lsf").LSFUtils.using_lsf()
     if use_jsrun and not use_mpi and not in_lsf:
-        raise ValueError("jsrun works inside LSF jobs only, and this is none; use another controller")
+        raise ValueError("jsrun works only inside an LSF job, and no LSF job was found; use another controller")
     by_jsrun = not use_mpi and (use_jsrun or (in_lsf and _current("is_jsrun_installed")()))
     return js_run() if by_jsrun else mpi_run()
 

@@ -55,7 +55,7 @@ def get_driver_ip(nics: Sequence[str] | set[str] | None) -> str:
             return interface_address(name)
         except ValueError:
             continue
-    raise RuntimeError(f"none of the interfaces {', '.join(sorted(nics or ()))} has an address here")
+    raise RuntimeError(f"none of the interfaces {', '.join(sorted(nics or ()))} has an address on this machine")
 
 
 def find_port(server_factory: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:

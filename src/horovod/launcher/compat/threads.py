@@ -22,7 +22,7 @@ def in_thread(
     def quietly(*given: Any) -> None:
         try:
             target(*given)
-        except Exception:  # requested by the caller
+        except Exception:  # the caller asked to drop exceptions
             pass
 
     thread = threading.Thread(target=quietly if silent else target, args=tuple(args), name=name, daemon=daemon)

@@ -47,7 +47,7 @@ class RemoteAgents:
         self._env: Mapping[str, str] = {}
         self._listen: Callable[[str], None] = lambda address: None
         self._notify: Callable[[Opened | NotOpened], None] = lambda event: None
-        self._probing = threading.Lock()  # so that only one batch of new hosts tests its connections at a time
+        self._probing = threading.Lock()  # lets only one batch of new hosts test its connections at a time
         self._table = threading.Lock()
         self._open_hosts: set[str] = set()
         self._is_stopped = False
@@ -115,7 +115,7 @@ class RemoteAgents:
             if host.state is State.CONNECTING:
                 self.remote.let_go(name)
 
-    # Run in threads that wait for hosts
+    # The methods below run in threads that wait for hosts.
 
     def _open(self, hosts: Sequence[str]) -> None:
         try:

@@ -84,7 +84,7 @@ class CallingPlacer:
         try:
             code, at = _exit_of(self._create_worker(slot_info, events))
             how = describe_exit(code)
-        # includes sys.exit(): without an event the driver would wait for this worker without end
+        # catch sys.exit() too: without an event the driver would wait for this worker indefinitely
         except BaseException as error:
             logger.exception("create_worker_fn failed for %s", where)
             code, at, how = 1, time.time(), f"create_worker_fn raised {type(error).__name__}: {error}"

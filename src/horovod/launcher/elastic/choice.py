@@ -14,7 +14,8 @@ from itertools import combinations
 HostPair = tuple[str, str]  # in ascending order
 BirthPair = tuple[int, int]  # in ascending order
 
-# groups that cannot reach another group (16 hosts and a few single workers) up to which the choice is exact
+# largest number of groups that cannot reach another group for which the choice is exact: 16 hosts and a few single
+# workers
 MAX_EXACT = 20
 
 MAX_SHOWN = 6  # pairs named in one line

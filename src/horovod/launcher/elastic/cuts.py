@@ -20,7 +20,7 @@ from horovod.launcher.elastic.choice import BadPairs, BirthPair, HostPair
 Pair = TypeVar("Pair", bound=tuple[str | int, str | int])
 Value = TypeVar("Value")
 
-# twice the time of a round (remote/reachability.py): without an answer by then, the probes have failed
+# twice the time of a round (see remote/reachability.py); probes without an answer by then have failed
 PATIENCE_S = 6.0
 VALID_S = 10.0  # age up to which an answer is used when workers come together
 LASTING_S = 30.0  # workers that shared a generation for this time before a loss can reach each other

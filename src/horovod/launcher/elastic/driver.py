@@ -130,8 +130,8 @@ class ElasticDriver:
             hosts = self._host_manager.current_hosts
             raise TimeoutException(
                 f"after {self._limits.timeout_s:g} s (timeout) {hosts.count_available_slots()} slots on "
-                f"{len(hosts.available_hosts)} hosts are available, and {min_num_proc} slots on at least {min_hosts} "
-                "hosts are needed: does the host discovery find them?"
+                f"{len(hosts.available_hosts)} hosts are available, but {min_num_proc} slots on at least {min_hosts} "
+                "hosts are needed: check that the host discovery finds them"
             )
         return self._host_manager.current_hosts
 

@@ -94,7 +94,7 @@ class ElasticJob:
         self._hosts = Hosts(self._driver, spec.agents, output.say, spec.limits.cooldown)
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(placer, self._selector, self._signals, output)
-        # ends, with the time at which to stop waiting for the worker's last output
+        # each end with the time at which to stop waiting for the worker's last output
         self._exits: deque[tuple[Ended, float]] = deque()
         self._sent: int | None = None
         self._result = JobResult()

@@ -90,7 +90,7 @@ class Script:
         deadline = time.monotonic() + self._limit_s
         text = b""
         while not self._is_over and time.monotonic() < deadline:
-            # checked before reading, because an empty pipe stays empty once the script has ended
+            # check this before reading, because an empty pipe stays empty once the script has ended
             has_ended = process.poll() is not None
             wait_s = 0.0 if has_ended else min(_LOOK_S, deadline - time.monotonic())
             if is_readable(process.stdout, wait_s):

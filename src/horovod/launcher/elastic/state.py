@@ -45,7 +45,7 @@ class State:
     first_failure: tuple[int, str, int | None] | None = None  # in this generation: exit code, reason, and birth id
     slowest_start_s: float = 0.0  # longest time from a worker's start until its first request for a place
     has_trained: bool = False  # True once a worker has held training state that must not be lost
-    # newest checkpoints that any worker has seen, by checkpoint() call
+    # newest checkpoints that any worker has seen, for each checkpoint() call
     seen: dict[int, SeenFile] = field(default_factory=dict)
     cuts: Cuts = field(default_factory=Cuts)
     over: bool = False

@@ -73,7 +73,7 @@ class HostWatch:
             raise
         except Exception as error:  # raised by the user's code; the next call may succeed
             raise DiscoveryError(f"the host discovery failed: {type(error).__name__}: {error}") from error
-        # Polling reports no change if the hosts equal those before an empty answer, so wake wait_for here
+        # Wake wait_for here, because Polling reports no change if the hosts equal those before an empty answer.
         with self._changed:
             self._changed.notify_all()
         hosts = self._manager.current_hosts
@@ -82,7 +82,7 @@ class HostWatch:
         return {host: hosts.get_slots(host) for host in hosts.host_assignment_order}
 
     def _note_blacklisting(self, left: DiscoveredHosts) -> None:
-        # the host may be back before the discovery is asked again, so report even unchanged hosts
+        # Report even unchanged hosts, because the host may be back before the discovery is asked again.
         if self._polling is not None:
             self._polling.report_again()
         self._report(left)

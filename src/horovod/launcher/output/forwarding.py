@@ -258,7 +258,7 @@ class OutputForwarder:
         self._wake_receiver.close()
         self._wake_sender.close()
 
-    # Run by the forwarder's thread, and by `stop` after it.
+    # The methods below are run by the forwarder's thread, and by `stop` after that thread.
 
     def _post(self, command: Callable[[], object]) -> None:
         self._commands.append(command)

@@ -84,7 +84,7 @@ class LastError:
             self._is_inside, self._continues = True, False
         elif self._is_inside and len(self._kept[-1]) < _MAX_LINES:
             self._kept[-1].append(line)
-            # The error's line ends a traceback. A crash has one part for each thread.
+            # The line with the error ends a traceback. The report of a crash has one part for each thread.
             self._is_inside = not line or line.startswith((*_INDENTS, *_CRASHED_THREAD, _OTHER_THREAD))
         elif line in _CHAINS:
             self._continues = True
@@ -94,7 +94,10 @@ class LastError:
         return self._tracebacks()[-1] if self._kept else Traceback()
 
     def of(self, exception: str) -> Traceback:
-        """Return the last traceback of this exception. Handlers of atexit may have printed others after it.
+        """Return the last traceback that ends with this exception.
+
+        It need not be the last of all tracebacks, because handlers of atexit may have printed others after it.
+
 
         Args:
             exception: Its type's name and its text on one line, as far as known: "ValueError: no such file".

@@ -22,8 +22,8 @@ from horovod.launcher.output.writers import (
     to_text,
 )
 
-# Time without any read after which the rest is dropped. It is shorter after a failure, so that the exit code comes
-# soon.
+# Time after which output is dropped if its reader reads nothing. It is shorter after a failure, so that the exit code
+# comes soon.
 PATIENCE_AFTER_SUCCESS_S = 10.0
 PATIENCE_AFTER_FAILURE_S = 2.0
 _LAST_WORD_S = 0.5
@@ -87,7 +87,7 @@ class UserOutput:
         self._descriptors.append(descriptor)
         if self._files is None:
             self._files = Writer("files")
-            self.writers.insert(0, self._files)  # drained first, because its error message goes to stderr
+            self.writers.insert(0, self._files)  # drain the files first, because their error message goes to stderr
         self._by_path[path] = self._files.sink(
             to_descriptor(descriptor), lambda error: self._on_file_error(path, error)
         )
@@ -115,7 +115,7 @@ class UserOutput:
         stalled = [writer for writer in self.writers if not writer.drain(patience_s, now)]
         dropped = sum(writer.pending for writer in stalled)
         if stalled and self._err not in stalled:
-            self.say(f"{dropped} bytes of output were lost: nobody has read any for {patience_s:g} s")
+            self.say(f"{dropped} bytes of output were lost, because their reader has read nothing for {patience_s:g} s")
             self._err.drain(_LAST_WORD_S, time.monotonic())
 
 
@@ -177,7 +177,7 @@ def _open(path: str) -> int:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
-            raise OSError(f"cannot write {path}: nobody is reading this named pipe") from None
+            raise OSError(f"cannot write {path}: no process is reading this named pipe") from None
         raise
     os.set_blocking(descriptor, True)
     return descriptor

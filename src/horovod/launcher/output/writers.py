@@ -20,7 +20,8 @@ from typing import TextIO
 
 from horovod.launcher.output.in_place import InPlace, Key
 
-# Writes some of the bytes and returns how many, 0 if none could be written for now. An exception means never again.
+# A destination writes some of the bytes and returns how many; 0 means none for now. If it raises, no more can be
+# written.
 Destination = Callable[[memoryview], int]
 
 _FULL_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-import horovod
+from horovod.common.version import VERSION
 from horovod.launcher.remote.addresses import Choice, allowed, choose
 from horovod.launcher.remote.asking import ask_to_reach, candidates_of, listening, reached, target_of
 from horovod.launcher.remote.host import State
@@ -46,8 +46,8 @@ def greet(remote: RemoteHosts, commands: Mapping[str, Sequence[str]], limit_s: f
             problems[name] = "\n".join(
                 [silence.reason, *(f"  {line}" for line in (*silence.complaints, *silence.advice))]
             )
-        elif host.facts.get("version") != horovod.__version__:
-            problems[name] = f"it has khorovod {host.facts.get('version')}, and this machine {horovod.__version__}"
+        elif host.facts.get("version") != VERSION:
+            problems[name] = f"it has khorovod {host.facts.get('version')}, and this machine {VERSION}"
     for name in problems:
         remote.let_go(name)
     return problems

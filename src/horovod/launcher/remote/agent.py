@@ -117,7 +117,7 @@ class Agent:
             for verb, *rest in self._reader.feed(data):
                 serve = self._verbs.get(verb)
                 if serve is None:
-                    raise ValueError(f"{verb!r} is no verb that this version knows")
+                    raise ValueError(f"this version has no command {verb!r}")
                 serve(*rest)
         except (ValueError, TypeError, AttributeError) as error:
             print(f"horovod agent: malformed message: {error}", file=sys.stderr)

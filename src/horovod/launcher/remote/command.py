@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from horovod.common.own_programs import module_arguments
 from horovod.launcher.start.worker_environment import names_devices
 
-# Other versions of khorovod have this path too, so the launcher can report a version mismatch.
+# Older versions of khorovod have this path too, so the launcher can report a version mismatch.
 AGENT = "horovod.runner.agent"
 SSH_VARIABLE = "HOROVOD_SSH_COMMAND"
 _CONNECT_LIMIT_S = 10
-# Set in pods of Kubeflow's MPI Operator, whose containers run no sshd.
+# This variable is set in pods of Kubeflow's MPI Operator, whose containers run no sshd.
 KUBEXEC_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC_NAME = "kubexec.sh"
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-# A login shell may print anything before this.
+# The greeting marks where messages begin, because a login shell may print anything before.
 GREETING = b"\0khorovod agent 1\0"
 MOST_NOISE = 1 << 18
 LARGEST_FRAME = 1 << 24
 
 ALIVE_EVERY_S = 2.0
 SILENCE_LIMIT_S = 10.0
-# Limit per output pipe of a worker on bytes that were sent but not yet taken by the reader.
+# Limit for the bytes of one output pipe that were sent but that the reader has not taken yet.
 WINDOW = 1 << 18
 CHUNK = 1 << 16
 
@@ -53,7 +53,7 @@ class FrameReader:
         while len(self._rest) >= 4:
             end = 4 + int.from_bytes(self._rest[:4], "little")
             if end > LARGEST_FRAME:
-                raise FrameError(f"a message of {end - 4} bytes")
+                raise FrameError(f"a message of {end - 4} bytes exceeds the limit of {LARGEST_FRAME - 4}")
             if len(self._rest) < end:
                 return
             body = bytes(self._rest[4:end])
@@ -65,7 +65,7 @@ class FrameReader:
         self.noise = bytes(self._rest[: at if at >= 0 else len(self._rest)])
         if at < 0:
             if len(self._rest) > MOST_NOISE:
-                raise FrameError(f"{len(self._rest)} bytes of other output")
+                raise FrameError(f"no greeting in {len(self._rest)} bytes of output")
             return False
         del self._rest[: at + len(GREETING)]
         self._greeted = True

@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import IO, Any
@@ -48,6 +48,65 @@ class WorkerPipe:
         os.close(self.outgoing.descriptor)
 
 
+class HostWorkers:
+    """Workers of one host, by key. `on_event` receives their events."""
+
+    def __init__(self, on_event: Callable[[Event], None]) -> None:
+        self.pipes: dict[tuple[int, int], WorkerPipe] = {}
+        self._running: dict[int, int] = {}  # key to pid
+        self._starting: set[int] = set()
+        self._on_event = on_event
+
+    def add(self, key: int, pipes: Iterable[int]) -> None:
+        """Record that a worker is being started, with the pipes for its output."""
+        for which, descriptor in enumerate(pipes):
+            self.pipes[key, which] = WorkerPipe(descriptor)
+        self._starting.add(key)
+
+    def take(self, message: list[Any]) -> bool:
+        """Handle a message about a worker. Return False for any other message."""
+        match message:
+            case ["started", key, pid]:
+                self._starting.discard(key)
+                self._running[key] = pid
+                self._on_event(Started(key, pid))
+            case ["refused", key, number]:
+                self._starting.discard(key)
+                self._on_event(Refused(key, number))
+            case ["ended", key, code]:
+                self._running.pop(key, None)
+                self._on_event(Ended(key, code))
+            case ["left_running", list(found)]:
+                self._on_event(LeftRunning(tuple((str(owner), str(command)) for owner, command in found)))
+            case ["output", key, which, bytes(data)]:
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].outgoing.put(data)
+            case ["closed", key, which]:
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].closed_there = True
+            case _:
+                return False
+        return True
+
+    def lose(self, why: str) -> None:
+        """Report the end of all workers, because their host was lost."""
+        for key in [*self._running, *self._starting]:
+            self._on_event(Ended(key, LOST_EXIT_CODE, why))
+        self._running.clear()
+        self._starting.clear()
+        self.end_output()
+
+    def end_output(self) -> None:
+        """Record that no more output comes."""
+        for pipe in self.pipes.values():
+            pipe.closed_there = True
+
+    def close(self) -> None:
+        for pipe in self.pipes.values():
+            pipe.close()
+        self.pipes.clear()
+
+
 class Host:
     """Connection to one agent.
 
@@ -67,15 +126,13 @@ class Host:
         self.facts: dict[str, Any] = {}
         self.problem = ""
         self.left: list[int] = []
-        self.running: dict[int, int] = {}  # key to pid
-        self.starting: set[int] = set()
-        self.pipes: dict[tuple[int, int], WorkerPipe] = {}
+        self.workers = HostWorkers(on_event)
         self.heard = time.monotonic()
-        self._on_event = on_event
         self._on_answer = on_answer
         self._reader = FrameReader(after_greeting=True)
         self._errors: deque[bytes] = deque(maxlen=_LAST_LINES)
-        # A session of its own, so that Ctrl-C reaches only the launcher, which then tells the agents what to do.
+        # Start the process in its own session, so that Ctrl-C reaches only the launcher, which then tells the agents
+        # what to do.
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -130,7 +187,7 @@ class Host:
         try:
             self.outgoing.write()
         except OSError:
-            pass  # reading its output fails too, and reports why
+            pass  # reading its output fails too, and that failure is reported
 
     def says_it_all(self) -> bool:
         """Write pending messages if there is room soon. Return False if some are left."""
@@ -150,12 +207,7 @@ class Host:
             self.facts and self.process.returncode is None
         ):  # without facts, end_processes needs it alive, to find its descendants
             kill_group(self.process.pid)
-        for key in [*self.running, *self.starting]:
-            self._on_event(Ended(key, LOST_EXIT_CODE, f"its host was lost: {problem}"))
-        self.running.clear()
-        self.starting.clear()
-        for pipe in self.pipes.values():
-            pipe.closed_there = True
+        self.workers.lose(f"its host was lost: {problem}")
 
     def close(self) -> None:
         """Close the agent's input, which makes it end its workers and then itself."""
@@ -171,9 +223,7 @@ class Host:
         """End the process if it still runs, wait for it, and close the workers' pipes."""
         self.process.kill()
         self.process.wait()
-        for pipe in self.pipes.values():
-            pipe.close()
-        self.pipes.clear()
+        self.workers.close()
 
     def complaints(self) -> list[str]:
         noise = self._reader.noise.splitlines() if self.state is State.LOST else []
@@ -181,7 +231,7 @@ class Host:
         return [escaped(line) for line in lines if line]
 
     def _why_it_ended(self) -> str:
-        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # it has closed its output, so it is about to end
+        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # the process has closed its output, so it is about to end
         self.hear_errors()
         if self.state is State.CONNECTING:
             return "" if code is None else f"exit code {code}"
@@ -195,7 +245,7 @@ class Host:
         return stdin, stdout, stderr
 
     def _take(self, message: list[Any]) -> None:
-        if self._take_from_worker(message):
+        if self.workers.take(message):
             return
         match message:
             case ["alive"]:
@@ -210,34 +260,8 @@ class Host:
             case ["over", left]:
                 self.left = list(left)
                 self.state = State.OVER
-                for pipe in self.pipes.values():
-                    pipe.closed_there = True
+                self.workers.end_output()
         self._on_answer(self, message)
-
-    def _take_from_worker(self, message: list[Any]) -> bool:
-        """Handle a message about a worker. Return False for any other message."""
-        match message:
-            case ["started", key, pid]:
-                self.starting.discard(key)
-                self.running[key] = pid
-                self._on_event(Started(key, pid))
-            case ["refused", key, number]:
-                self.starting.discard(key)
-                self._on_event(Refused(key, number))
-            case ["ended", key, code]:
-                self.running.pop(key, None)
-                self._on_event(Ended(key, code))
-            case ["left_running", list(found)]:
-                self._on_event(LeftRunning(tuple((str(owner), str(command)) for owner, command in found)))
-            case ["output", key, which, bytes(data)]:
-                if (key, which) in self.pipes:
-                    self.pipes[key, which].outgoing.put(data)
-            case ["closed", key, which]:
-                if (key, which) in self.pipes:
-                    self.pipes[key, which].closed_there = True
-            case _:
-                return False
-        return True
 
 
 def _fit_to_show(message: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from horovod.launcher.remote.advice import require_program
 from horovod.launcher.remote.environment import that_travel
-from horovod.launcher.remote.host import Host, State, WorkerPipe, end_processes
+from horovod.launcher.remote.host import Host, State, end_processes
 from horovod.launcher.remote.serving import HostsThread
 from horovod.launcher.start.processes import Event
 
@@ -39,7 +39,7 @@ class RemoteHosts:
         self._base_env: dict[str, dict[str, str]] = {}
         self._host_of: dict[int, Host] = {}
         self._is_closed = False
-        # replaced when hosts come or go, but never modified, because several threads read it
+        # This dict is replaced when hosts come or go, but never modified, because several threads read it.
         self.hosts: dict[str, Host] = {}
         self._former: list[Host] = []  # released hosts that are not closed yet
         self._coming_and_going = threading.Lock()
@@ -53,7 +53,7 @@ class RemoteHosts:
             raise
         self._thread.start()
 
-    # Opening and releasing hosts, from any thread
+    # Any thread may open and release hosts by these methods.
 
     def open(self, name: str, command: Sequence[str]) -> None:
         """Start an agent. Raise OSError if this machine lacks the program for that."""
@@ -179,15 +179,13 @@ class RemoteHosts:
         self._bell_sender.close()
         self._thread.close()
 
-    # Run by the thread that serves the hosts
+    # The thread that serves the hosts runs the methods below.
 
     def _start(self, host: Host, key: int, command: list[str], env: dict[str, str], pipes: Iterable[int]) -> None:
-        for which, descriptor in enumerate(pipes):
-            host.pipes[key, which] = WorkerPipe(descriptor)
-        host.starting.add(key)
+        host.workers.add(key, pipes)
         if host.is_gone:
             problem, host.state = host.problem, State.READY
-            host.lose(problem)  # lost again, so that the end of this worker is reported too
+            host.lose(problem)  # mark it lost again, so that the end of this worker is reported too
         host.tell("start", key, command, env)
 
     def _report(self, event: Event) -> None:

@@ -121,12 +121,12 @@ class Inquiries:
 
 
 def about_this_host() -> dict[str, Any]:
-    import horovod
     from horovod.common.torchrun_variables import free_port
+    from horovod.common.version import VERSION
     from horovod.launcher.remote.probing import own_addresses
 
     return {
-        "version": horovod.__version__,
+        "version": VERSION,
         "python": ".".join(map(str, sys.version_info[:3])),
         "hostname": socket.gethostname(),
         "cores": len(os.sched_getaffinity(0)),
@@ -138,9 +138,9 @@ def about_this_host() -> dict[str, Any]:
 
 def examination_of_this_host() -> dict[str, Any]:
     """Return the results of `hvd doctor`'s checks of this host."""
-    from horovod.tools import gpus, machine
+    from horovod.machine import checks, gpus
 
-    sections = (machine.processor(), machine.limits(), machine.shared_memory(), machine.kernel())
+    sections = (checks.processor(), checks.limits(), checks.shared_memory(), checks.kernel())
     return {
         "gpus": gpus.found(),
         "findings": [[one.name, one.value, one.advice] for findings in sections for one in findings],

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from horovod.launcher.remote import frames
 
-# A sign is so short that a pipe takes all of it or nothing.
+# A sign of life is so short that a pipe takes all of it or nothing.
 _PROGRAM = """
 import os, select, sys
 sign, every_s, places = bytes.fromhex(sys.argv[1]), float(sys.argv[2]), [int(word) for word in sys.argv[3:]]

@@ -137,7 +137,7 @@ def _flood(connection: socket.socket) -> tuple[int, float]:
             with suppress(BlockingIOError):
                 connection.send(chunk)
         if left <= 0:
-            raise TimeoutError("the measurement was not answered")
+            raise TimeoutError("the other host did not answer the measurement in time")
     count, seconds = _ANSWER.unpack(answer)
     return count, seconds
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-import horovod
+from horovod.common.version import VERSION
 from horovod.launcher.remote.addresses import Choice, allowed, choose
 from horovod.launcher.remote.advice import advice_for
 from horovod.launcher.remote.asking import ask_to_reach, candidates_of, listening, reached, target_of
@@ -85,13 +85,11 @@ def _require_answers(hosts: Sequence[Host], limit_s: float) -> None:
 
 def _require_same_version(hosts: Mapping[str, Host]) -> None:
     different = {
-        name: str(host.facts.get("version"))
-        for name, host in hosts.items()
-        if host.facts.get("version") != horovod.__version__
+        name: str(host.facts.get("version")) for name, host in hosts.items() if host.facts.get("version") != VERSION
     }
     if different:
         listed = ", ".join(f"{name} has {version}" for name, version in different.items())
-        raise HostsError(f"all hosts need the same version of khorovod: this one has {horovod.__version__}, {listed}")
+        raise HostsError(f"all hosts need the same version of khorovod: this one has {VERSION}, {listed}")
 
 
 def _choose_addresses(remote: RemoteHosts, interfaces: Sequence[str], has_local_ranks: bool) -> dict[str, Choice]:

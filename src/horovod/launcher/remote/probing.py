@@ -138,7 +138,7 @@ class _Probe:
             self.end(error.strerror or str(error))
 
     def advance(self) -> None:
-        """Go on after the connection was made or refused, or after a part of the answer has come."""
+        """Continue after the connection was made or refused, or after a part of the answer has come."""
         assert self._socket is not None
         try:
             if self._connected_after_s is None:

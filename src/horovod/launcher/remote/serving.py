@@ -68,20 +68,23 @@ class HostsThread:
             self._wake_sender.send(b"\0", socket.MSG_DONTWAIT)
 
     def listen_to(self, host: Host) -> None:
-        """Start reading what the agent sends. Runs in the thread: post it."""
+        """Start reading what the agent sends. This method runs in the thread: post it."""
         self._selector.register(host.output, selectors.EVENT_READ, partial(self._hear, host))
         self._selector.register(host.errors, selectors.EVENT_READ, partial(self._hear_errors, host))
 
     def let_go(self, host: Host) -> None:
-        """End the agent, or the attempt to start it. Runs in the thread: post it."""
+        """End the agent, or the attempt to start it.
+
+        This method runs in the thread: post it.
+        """
         if host.state is State.CONNECTING:
             host.lose("it was let go")
         host.tell("end", 0.0)
 
     def rest(self, resting: threading.Event, go_on: threading.Event) -> None:
-        """Let another process keep the agents alive until `go_on` is set. Runs in the thread: post it.
+        """Let another process keep the agents alive until `go_on` is set.
 
-        Set `resting` once the other process does that.
+        Set `resting` once the other process does that. This method runs in the thread: post it.
         """
         places = [
             host.outgoing.descriptor for host in self._hosts.every_host() if not host.is_gone and host.says_it_all()
@@ -130,7 +133,7 @@ class HostsThread:
         """Write what can be written, and watch descriptors that have no room."""
         host.write()
         self._watch_room(host.outgoing.descriptor, bool(host.outgoing) and not host.is_gone)
-        for place, pipe in list(host.pipes.items()):
+        for place, pipe in list(host.workers.pipes.items()):
             taken, broken = 0, False
             try:
                 taken = pipe.outgoing.write()
@@ -141,7 +144,7 @@ class HostsThread:
                 host.write()
             self._watch_room(pipe.outgoing.descriptor, bool(pipe.outgoing) and not broken)
             if broken or (pipe.closed_there and not pipe.outgoing):
-                del host.pipes[place]
+                del host.workers.pipes[place]
                 pipe.close()
 
     def _watch_room(self, descriptor: int, wanted: bool) -> None:
@@ -168,7 +171,7 @@ class HostsThread:
 
     def _forget_former(self) -> None:
         """Close released hosts that have ended and whose workers' output was read completely."""
-        for host in [host for host in self._hosts.former_hosts() if host.is_gone and not host.pipes]:
+        for host in [host for host in self._hosts.former_hosts() if host.is_gone and not host.workers.pipes]:
             self._ignore(host.output)
             self._ignore(host.errors)
             self._watch_room(host.outgoing.descriptor, False)

@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import horovod
 from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.version import VERSION
 from horovod.launcher.remote.addresses import Choice, choose
 from horovod.launcher.remote.asking import answers, ask_to_reach, candidates_of, listening, reached
 from horovod.launcher.remote.host import State
@@ -76,7 +76,7 @@ def survey(
         able = [name for name, one in hosts.items() if one.silence is None and is_same_version(one.facts)]
         examinations = _examine(remote, able)
         offsets = {name: _offset(remote, name) for name in able}
-        say("trying which addresses can be reached")
+        say("finding the addresses that each host can reach")
         attempts, choices, problems = _choose(remote, able, interfaces, without_ranks)
         with_ranks = [name for name in able if name not in without_ranks]
         ways = _measure(remote, with_ranks, _ways_to_try(with_ranks, attempts, choices), say)
@@ -89,7 +89,7 @@ def survey(
 
 
 def is_same_version(facts: Mapping[str, Any]) -> bool:
-    return facts.get("version") == horovod.__version__
+    return facts.get("version") == VERSION
 
 
 def rounds(names: Sequence[str]) -> Iterator[list[Pair]]:
@@ -165,7 +165,7 @@ def _measure(
     ports = {name: answer[0] for name, answer in answers(remote, names, "listening").items()}
     ways = dict.fromkeys(addresses, Way(problem="no address of it was reached"))
     for number, pairs in enumerate(rounds(names)):
-        say(f"measuring between hosts: {len(ways)} ways, round {number + 1}")
+        say(f"measuring {len(ways)} connections between hosts, round {number + 1}")
         asked = {}
         for start, end in pairs:
             address = addresses[start, end]

@@ -88,6 +88,6 @@ class Ending:
         for owner, (first, *others) in commands.items():
             more = f" (and {len(others)} more)" if others else ""
             self._output.say(
-                f"{owner} has ended and left {first[:_COMMAND_CHARS]!r}{more} running, which is ended now: "
-                "let the rank wait for it"
+                f"{owner} has ended but left {first[:_COMMAND_CHARS]!r}{more} running; terminating it. "
+                "Make the rank wait for the processes that it starts"
             )

@@ -11,7 +11,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -68,6 +68,56 @@ class JobResult:
     why: str = ""
 
 
+class StartQueue:
+    """Ranks that are still to be started: one at a time on each host."""
+
+    def __init__(self, slots: Sequence[SlotInfo]) -> None:
+        self._to_start: dict[str, deque[SlotInfo]] = {}
+        for slot in slots:
+            self._to_start.setdefault(slot.hostname, deque()).append(slot)
+        self.starting: dict[str, int] = {}  # rank that is being started, by host
+
+    def __bool__(self) -> bool:
+        return any(self._to_start.values())
+
+    @property
+    def has_several_hosts(self) -> bool:
+        return len(self._to_start) > 1
+
+    def next_slots(self) -> Iterator[SlotInfo]:
+        """Yield one slot of each host that starts no rank now. The caller starts it at once."""
+        for host, slots in self._to_start.items():
+            if slots and host not in self.starting:
+                slot = slots.popleft()
+                yield slot
+                self.starting[host] = slot.rank
+
+    def answered(self, host: str, rank: int) -> None:
+        """Record that a rank was started or refused.
+
+        The end of an earlier rank on its host must not count as the answer, so compare the ranks.
+        """
+        if self.starting.get(host) == rank:
+            del self.starting[host]
+
+
+class RankRecords:
+    """What is known of the ranks' processes."""
+
+    def __init__(self) -> None:
+        self.pids: dict[int, int] = {}
+        self.running: set[int] = set()
+        self.reported: dict[int, str] = {}  # the exception that a rank has reported, by rank
+        self.how: dict[int, str] = {}  # how ranks failed, in the order of their failures
+
+    def how_it_failed(self, rank: int) -> str:
+        """Return how a rank ended, or what it reported if it has not ended or its exit code does not show a failure."""
+        how, reported = self.how.get(rank), self.reported.get(rank)
+        if how is None:
+            return f"it {reported}, and its process did not end"
+        return f"it {reported} ({how})" if reported is not None and how == describe_exit(0) else how
+
+
 class Job:
     """One run of a job. Use `run()` once."""
 
@@ -80,19 +130,13 @@ class Job:
         self._output = output
         self._signals = StopSignals()
         self._reports = reports if reports is not None else LeaveReports()
-        self._what: dict[int, str] = {}  # the exception that a rank has reported, by rank
         self._thread_failures = ThreadFailures(self._signals.ring)
         self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
-        self._to_start: dict[str, deque[SlotInfo]] = {}
-        for slot in spec.slots:
-            self._to_start.setdefault(slot.hostname, deque()).append(slot)
-        self._starting: dict[str, int] = {}  # rank that is being started, by host
-        self._pids: dict[int, int] = {}
-        self._running: set[int] = set()
-        # rank, exit code, and when to stop waiting for its last output
+        self._queue = StartQueue(spec.slots)
+        self._ranks = RankRecords()
+        # each with the rank, the exit code, and the time at which to stop waiting for the last output
         self._exits: deque[tuple[int, int, float]] = deque()
-        self._how: dict[int, str] = {}  # how ranks failed, in the order of their failures
         self._sent: int | None = None
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(tree, self._selector, self._signals, output)
@@ -116,23 +160,20 @@ class Job:
         return self._result
 
     def _may_start(self) -> bool:
-        return any(self._to_start.values()) and self._supervision.state is State.RUNNING
+        return bool(self._queue) and self._supervision.state is State.RUNNING
 
     def _is_under_way(self) -> bool:
         if self._supervision.state is State.GIVEN_UP:
             return False
-        return bool(self._running or self._exits or self._starting) or self._may_start()
+        return bool(self._ranks.running or self._exits or self._queue.starting) or self._may_start()
 
     def _start_next(self) -> None:
         """Start one rank on each host that starts none now, so that signals and failures are handled in between."""
         if not self._may_start():
             return
-        for host, slots in self._to_start.items():
-            if slots and host not in self._starting:
-                slot = slots.popleft()
-                pipes = self._tree.start(slot.rank, self._spec.command, self._environment(slot))
-                self._forwarder.add(slot.rank, *pipes)
-                self._starting[host] = slot.rank
+        for slot in self._queue.next_slots():
+            pipes = self._tree.start(slot.rank, self._spec.command, self._environment(slot))
+            self._forwarder.add(slot.rank, *pipes)
 
     def _environment(self, slot: SlotInfo) -> dict[str, str]:
         return {
@@ -149,7 +190,7 @@ class Job:
         for number in self._signals.take():
             self._on_signal(number)
         for number in self._signals.take_forwarded():
-            for rank in self._running:
+            for rank in self._ranks.running:
                 self._tree.signal(rank, number)
         for report in self._reports.take():
             self._on_report(report)
@@ -174,37 +215,25 @@ class Job:
     def _on_event(self, event: Event) -> None:
         match event:
             case Started(rank, pid):
-                self._answered(rank)
-                self._pids[rank] = pid
-                self._running.add(rank)
+                self._queue.answered(self._host_of(rank), rank)
+                self._ranks.pids[rank] = pid
+                self._ranks.running.add(rank)
                 if self._sent is not None:
                     self._tree.signal(rank, self._sent)
             case Refused(rank, number):
-                self._answered(rank)
+                self._queue.answered(self._host_of(rank), rank)
                 raise self._start_error(rank, number)
             case Ended(rank, code, how):
-                self._answered(rank)  # needed if its host was lost meanwhile
+                self._queue.answered(self._host_of(rank), rank)  # needed if the rank's host was lost meanwhile
                 self._on_exit(rank, code, how or describe_exit(code))
 
-    def _answered(self, rank: int) -> None:
-        """Record that a rank was started or refused.
-
-        The end of an earlier rank on its host must not count as the answer, so compare the ranks.
-        """
-        host = self._host_of(rank)
-        if self._starting.get(host) == rank:
-            del self._starting[host]
-
     def _start_error(self, rank: int, number: int) -> OSError:
-        where = f" on {self._host_of(rank)}" if self._has_several_hosts() else ""
+        where = f" on {self._host_of(rank)}" if self._queue.has_several_hosts else ""
         text = f"rank {rank} of {len(self._spec.slots)} could not be started{where}: {os.strerror(number)}"
         return StartError(number, text, self._spec.command[0], host_elsewhere(self._host_of(rank)))
 
     def _host_of(self, rank: int) -> str:
         return self._spec.slots[rank].hostname
-
-    def _has_several_hosts(self) -> bool:
-        return len(self._to_start) > 1
 
     def _on_report(self, report: LeaveReport) -> None:
         """Record that a rank is ending because of an exception.
@@ -212,14 +241,14 @@ class Job:
         Its process may take long, and others may end before it.
         """
         expected = Exit(report.rank, report.code)
-        if report.rank in self._running and self._supervision.on_report(expected, time.monotonic()):
-            self._what[report.rank] = report.what
+        if report.rank in self._ranks.running and self._supervision.on_report(expected, time.monotonic()):
+            self._ranks.reported[report.rank] = report.what
 
     def _on_exit(self, rank: int, code: int, how: str) -> None:
-        self._running.discard(rank)
+        self._ranks.running.discard(rank)
         self._server.lose(rank, f"rank {rank} on {self._host_of(rank)} has ended: {how}")
-        if code != 0 or rank in self._what:
-            self._how[rank] = how
+        if code != 0 or rank in self._ranks.reported:
+            self._ranks.how[rank] = how
             self._forwarder.read_out([rank])
             self._exits.append((rank, code, time.monotonic() + READ_LIMIT_S))
 
@@ -239,30 +268,23 @@ class Job:
         failure = self._supervision.failure
         if failure is None or self._result.failed_rank is not None:
             return
-        host, pid = self._host_of(failure.rank), self._pids.get(failure.rank, "unknown")
-        how = self._how_it_failed(failure.rank)
+        host, pid = self._host_of(failure.rank), self._ranks.pids.get(failure.rank, "unknown")
+        how = self._ranks.how_it_failed(failure.rank)
         what = f"rank {failure.rank} (host {host}, pid {pid}) failed first: {how}"
         self._result.failed_rank = failure.rank
         self._result.why = f"rank {failure.rank} on {host}: {how}"
         error, lines = self._forwarder.last_error(failure.rank), self._forwarder.last_error_lines(failure.rank)
-        self._result.text = failure_text(what, how, error, lines, self._what.get(failure.rank))
+        self._result.text = failure_text(what, how, error, lines, self._ranks.reported.get(failure.rank))
         if not self._spec.verbose:
             self._forwarder.show_errors_only_of(failure.rank)
-
-    def _how_it_failed(self, rank: int) -> str:
-        """Return how a rank ended, or what it reported if it has not ended or its exit code does not show a failure."""
-        how, reported = self._how.get(rank), self._what.get(rank)
-        if how is None:
-            return f"it {reported}, and its process did not end"
-        return f"it {reported} ({how})" if reported is not None and how == describe_exit(0) else how
 
     def _act(self, action: int | None) -> None:
         if action is None:
             return
         self._note_failure()
         self._sent = action
-        self._forwarder.read_out(self._running)  # a slow reader must not delay workers that are about to end
-        for rank in self._running:
+        self._forwarder.read_out(self._ranks.running)  # a slow reader must not delay workers that are about to end
+        for rank in self._ranks.running:
             self._tree.signal(rank, action)
 
     def _finish(self) -> None:
@@ -270,11 +292,11 @@ class Job:
         self._note_failure()
         with suppress(GuardianLostError):  # if the guardian was lost just now, there is nothing left to end
             has_failed = self._supervision.failure is not None or self._supervision.stop_signal is not None
-            went_well = not self._running and not has_failed
+            went_well = not self._ranks.running and not has_failed
             grace_s = 0.0 if self._sent == signal.SIGKILL else self._spec.grace_s
             self._ending.end_tree(grace_s, went_well=went_well)
         self._selector.unregister(self._tree)
-        self._forwarder.read_out(self._pids)
+        self._forwarder.read_out(self._ranks.pids)
         self._ending.wait_until(lambda: self._forwarder.has_read_all, READ_LIMIT_S)
         self._forwarder.stop()
         if muted := self._forwarder.muted_lines():
@@ -283,7 +305,9 @@ class Job:
                 "--output-filename keeps them)"
             )
         if self._result.failed_rank is not None:
-            not_started = {rank: "was not started" for rank in range(len(self._spec.slots)) if rank not in self._pids}
-            table = exit_table(self._spec.slots, self._result.failed_rank, {**not_started, **self._how})
+            not_started = {
+                rank: "was not started" for rank in range(len(self._spec.slots)) if rank not in self._ranks.pids
+            }
+            table = exit_table(self._spec.slots, self._result.failed_rank, {**not_started, **self._ranks.how})
             self._output.say("\n".join([self._result.text, *([table] if len(self._spec.slots) > 1 else [])]))
         self._selector.close()

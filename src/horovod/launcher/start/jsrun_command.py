@@ -38,7 +38,7 @@ def jsrun_words(options: JobOptions, command: Sequence[str]) -> tuple[list[str],
     ):
         if given is not None:
             raise ValueError(
-                f"{flag} does not go with --jsrun, which uses the hosts of the LSF job: leave one of them out"
+                f"{flag} cannot be combined with --jsrun, which uses the hosts of the LSF job: leave one of them out"
             )
     slots = get_host_assignments(list(allocation.hosts), options.num_proc)
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]

@@ -34,7 +34,7 @@ def leave_in(message: Mapping[str, Any]) -> tuple[str, int]:
     """
     what, code = message["leaves"], message["code"]
     if not isinstance(what, str) or type(code) is not int:
-        raise TypeError("a report of a worker that leaves takes a text and an exit code")
+        raise TypeError("a worker's report that it is leaving must hold a text and an exit code")
     return printable(what), code if 0 < code < 256 else 1
 
 

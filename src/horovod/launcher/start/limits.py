@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 
 from horovod.common.settings_table import MOST_RANKS
 
-# Descriptors of the launcher itself; then, per worker, two pipes and a rendezvous connection (files are added below).
+# Number of descriptors of the launcher itself. Each worker needs two pipes and a rendezvous connection more; files are
+# added below.
 _OWN_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 3
 _LONGEST_COOLDOWN_S = 3600

@@ -58,7 +58,7 @@ def main() -> int:
         own_rank=place.rank,
     )
     if problem := _redirect(shown, place.rank):
-        print(f"horovodrun: error: rank {place.rank} cannot keep its output: {problem}", file=sys.stderr)
+        print(f"horovodrun: error: rank {place.rank} cannot write its output: {problem}", file=sys.stderr)
         return USAGE_ERROR
     for number in _DEFAULT_IN_PROGRAMS:
         signal.signal(number, signal.SIG_DFL)

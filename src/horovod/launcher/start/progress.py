@@ -40,7 +40,7 @@ class StartProgress:
             return
         from rich.console import Console  # imported late, because most starts are over before rich would be loaded
 
-        # Rich asks the file whether it is a terminal. This one is, behind a sink.
+        # Tell Rich that this is a terminal, because it would ask the file, which is only a sink before the terminal.
         console = Console(file=self._terminal, force_terminal=True)  # type: ignore[arg-type]
         with console.status(self._text()) as line:
             while not (self._over.wait(_LOOK_S) or self._server.has_met):

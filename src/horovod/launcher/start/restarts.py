@@ -22,7 +22,8 @@ QUICK_S = 10.0  # a job that fails sooner counts as a quick failure, which delay
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
-# Runs the job as the n-th restart. The last argument tells whether a result is final, so that no run follows it.
+# This function runs the job as the n-th restart. Its last argument tells whether a result is final, so that no run
+# follows it.
 RunOnce = Callable[[ProcessTree, int, Callable[[JobResult], bool]], JobResult]
 
 

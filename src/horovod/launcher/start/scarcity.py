@@ -57,7 +57,10 @@ def say_if_cores_of_hosts_are_few(
 
 
 def cores_notice(ranks: int, cores: object, where: str) -> str | None:
-    """Return a warning if there are far more ranks than cores, otherwise None. None too if `cores` is not a number."""
+    """Return a warning if there are far more ranks than cores, otherwise None.
+
+    Return None also if `cores` is not a number.
+    """
     if not isinstance(cores, int) or cores < 1 or ranks <= RANKS_PER_CORE * cores:
         return None
     counted = f"{cores} core{'s' * (cores > 1)}"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from horovod.launcher.remote.probing import Address
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-# The last two are set in elastic workers. A worker may start a job itself, whose ranks must not inherit its id or
-# place.
+# Do not pass these on. The last two are set in elastic workers: a worker may start a job itself, whose ranks must not
+# inherit its id or place.
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE, BIRTH_VARIABLE, place_variables.PLANNED)
 # Settings of Horovod for ranks that horovodrun itself starts, without mpirun or jsrun.
 _BACK_ENDS = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}

@@ -92,8 +92,8 @@ class CompressedReduction:
         if memory.last_graph is not None and memory.last_graph() is graph:
             raise ValueError(
                 f"compression={self.method.describe()}: one function reduces two gradients of {name_of(variables[0])} "
-                f"and {len(variables) - 1} more variables, so that what the first one has lost would be added to the "
-                "second one. Reduce the gradients of the sum of the losses, or pass error_feedback=False"
+                f"and {len(variables) - 1} more variables, so error feedback would add the losses of the first one to "
+                "the second one. Reduce the gradients of the sum of the losses, or pass error_feedback=False"
             )
         memory.last_graph = weakref.ref(graph)
 

@@ -29,7 +29,8 @@ def encode(values: Tensor, block: int) -> tuple[Tensor, Tensor]:
     is_finite = tf.reduce_all(tf.math.is_finite(rows), axis=1)
     inverse = _STEPS / largest
     is_zero = tf.math.is_inf(inverse)  # the block is zero, or too small for a scale
-    # TensorFlow turns division by a constant into multiplication. In float64 this does not change the rounded result.
+    # Divide in float64. TensorFlow turns division by a constant into multiplication, which in float64 does not change
+    # the rounded result.
     scale = tf.cast(tf.cast(largest, tf.float64) / _STEPS, tf.float32)
     scale = tf.where(is_finite, tf.where(is_zero, 0.0, scale), np.float32(np.nan))
     factor = tf.where(is_finite & ~is_zero, inverse, 0.0)

@@ -26,7 +26,7 @@ from horovod.tensorflow.compressing.plans import is_on_one_host, may_change, pla
 
 Tensor: TypeAlias = Any  # tf.Tensor
 
-# Returns the memory of the gradients at the given indices.
+# This function returns the memory of the gradients at the given indices.
 MemoryOf: TypeAlias = Callable[[Sequence[int]], "Memory | None"]
 
 
@@ -97,7 +97,7 @@ class _Step:
         sent = [self._tensors[place] for place in rest]
         sent += [] if start is None else [tf.cast(self._steps() >= start, tf.float32)[None]]
         reduced = _grouped(sent or [tf.zeros([0])], self._options, self._options.name, contents)
-        # If ranks differ, this fails and the exchange below does not start.
+        # If ranks differ, the reduction above fails, and the exchange below does not start.
         with tf.control_dependencies(_in_graph(reduced[:1])):
             values = [tf.identity(self._tensors[place]) for place in self._chosen]
         count = sum(value.shape.num_elements() for value in values)

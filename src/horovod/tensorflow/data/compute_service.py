@@ -125,7 +125,7 @@ def send_to_data_service(
         size: Number of trainers; required with `round_robin`.
     """
     if round_robin and size is None:
-        raise ValueError("round_robin deals elements out in turn: pass size=hvd.size()")
+        raise ValueError("round_robin=True needs the number of trainers: pass size=hvd.size()")
     if (compute_config.key, rank) not in _open_services:
         address = _until_exit.enter_context(tf_data_service(compute_config, rank))
         _open_services[compute_config.key, rank] = address

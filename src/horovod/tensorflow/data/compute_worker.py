@@ -42,7 +42,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) 
             config.write(configfile)
         config = hvd.broadcast_object(config, name="TfDataServiceConfig")
         compute_worker_fn(config)
-        # Rank 0 keeps its service until all ranks have received the shutdown.
+        # Wait for all ranks, because rank 0 has to keep its service until all of them have received the shutdown.
         hvd.allgather_object(None, name="compute_workers.done")
     finally:
         if service is not None:

@@ -7,18 +7,12 @@ import torch
 
 from horovod.common.compression_methods import Dgc, TopK
 from horovod.common.host_shares import HostShares
+from horovod.common.residual_moves import Segments, share_and_chunk
 from horovod.torch.codecs import pair_codec_for
 from horovod.torch.compressing.exchange import of_largest
 from horovod.torch.compressing.loss_scale import LossScale
-from horovod.torch.compressing.parts import (
-    BucketPart,
-    Kept,
-    Reduced,
-    Tensors,
-    flat_values,
-    gather_here,
-    summed_here,
-)
+from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, Tensors
+from horovod.torch.compressing.within_host import flat_values, gather_here, summed_here
 from horovod.torch.hooks.bucket import Bucket
 
 Tensor = torch.Tensor
@@ -54,13 +48,17 @@ class DgcPart(BucketPart):
         dense.copy_(velocity)
         return {"velocity": velocity}
 
+    def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
+        """Return the share whose velocity and unsent values this rank keeps."""
+        share, _ = share_and_chunk(shares, sum(bucket.gradients[name].numel() for name in chosen))
+        return {"residual": share, "velocity": share}
+
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum of the largest accumulated velocities, and keep the others."""
         values = flat_values(bucket, chosen)
         bounds = shares.bounds(values.numel())
         share = yield from summed_here(bucket, values, shares, bounds)
-        first = 0 if shares.mine is None else bounds[shares.mine]
-        memory = self.memory_of((first, first + share.numel(), shares.hosts, shares.peer_index))
+        memory = self.memory_of(bucket, chosen, shares)
         velocity = share.clone()
         if "velocity" in memory:
             velocity.add_(memory["velocity"].to(share.device), alpha=self._dgc.momentum)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
@@ -27,6 +28,11 @@ class CompressionHook:
         self._parts: dict[int, BucketPart] = {}
         self._told: object = None  # the world for which the log says that nothing is compressed
 
+    @property
+    def acts_alone(self) -> bool:
+        """Return True if the hook changes gradients even if no other rank takes part: DGC applies its momentum."""
+        return isinstance(self.method, Dgc)
+
     def describe(self) -> str:
         """Return the method and its arguments as a text, which ranks compare."""
         return self.method.describe()
@@ -44,6 +50,8 @@ class CompressionHook:
         leaves = self.method.scope == "host" and topology.on_one_host and not isinstance(self.method, Dgc)
         if leaves and self._told is not default_context.world:
             self._told = default_context.world
+            now_ns = time.monotonic_ns()
+            default_context.show(f"{self.method.name}: dense-on-one-host", now_ns, now_ns)
             if topology.rank == 0:
                 logger.info("%s, scope='host': compresses nothing, because all ranks are on one host", self.method.name)
         return leaves

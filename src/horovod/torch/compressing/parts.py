@@ -15,7 +15,10 @@ from horovod.common.compression_methods import CompressionMethod
 from horovod.common.context import default_context
 from horovod.common.host_shares import HostShares
 from horovod.common.log import logger
+from horovod.common.residual_moves import Holding, Segments, present_place
 from horovod.torch.compressing.loss_scale import LossScale
+from horovod.torch.compressing.moving import Moving, norm_of
+from horovod.torch.compressing.within_host import divide, is_in_place, joined
 from horovod.torch.hooks.bucket import Bucket, Running
 
 Tensor = torch.Tensor
@@ -49,7 +52,7 @@ class BucketPart:
         self.steps = 0  # steps whose result was finite
         self._loss_scale = scale
         self._unit: float | None = None  # loss scale of the kept tensors; None while it is not known
-        self._range: tuple[int, ...] | None = None  # range of the values that the memory belongs to
+        self._holding = Holding()  # ranges of the values that the memory belongs to
         self._shares: HostShares | None = None
         self._meeting: object = None  # world and name of the exchange that determined the shares
 
@@ -65,6 +68,10 @@ class BucketPart:
 
     def prepare(self, bucket: Bucket, chosen: list[str]) -> None:
         """Change the gradients of the bucket before they are exchanged."""
+
+    def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
+        """Return, by name, the ranges of the chosen values for which the rank with these shares keeps residuals."""
+        raise NotImplementedError
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum of the chosen gradients over all ranks as one flat tensor, and the tensors to keep."""
@@ -86,7 +93,7 @@ class BucketPart:
         """Reduce a bucket. Gradients that the method does not compress are reduced dense at the same time."""
         shares = yield from self._divided(bucket)
         self._follow_scale()
-        chosen = [name for name, it in bucket.gradients.items() if self.chooses(name, it)]
+        chosen = self._chosen(bucket)
         self.prepare(bucket, chosen)
         if self.is_dense(shares):
             result: Tensor = yield bucket.allreduce_async(bucket.tensor)
@@ -100,7 +107,7 @@ class BucketPart:
             rest = yield under_way
             kept.shared = {**kept.shared, **self.add_dense(bucket, rest, chosen)}
             divide(rest, dense)
-            if not _is_in_place(bucket.average(total), bucket):
+            if not is_in_place(bucket.average(total), bucket):
                 divide(total, [bucket.gradients[name] for name in chosen])
             total = bucket.tensor
         else:
@@ -115,16 +122,22 @@ class BucketPart:
         self._unit = self._loss_scale.current()
         self.steps += self.counts_steps
 
-    def memory_of(self, wanted: tuple[int, ...]) -> Tensors:
-        """Return the kept tensors of this range of values. Drop those of another range."""
-        if self._range != wanted and self.kept.memory:
-            norm = float(sum(float(it.double().square().sum()) for it in self.kept.memory.values()) ** 0.5)
+    def memory_of(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Tensors:
+        """Return the kept tensors of this rank's ranges of the chosen values. Drop those of other ranges."""
+        wanted = self._holding_of(bucket, chosen, shares)
+        if self.kept.memory and not self._holding.fits(wanted, self.kept.memory):
             logger.info(
-                "%s: the shares of hosts have changed: residuals of norm %g are dropped", self.method.name, norm
+                "%s: dropping residuals of norm %g, because the compressed values have changed",
+                self.method.name,
+                norm_of(self.kept.memory.values()),
             )
             self.kept.memory = {}
-        self._range = wanted
+        self._holding = wanted
         return self.kept.memory
+
+    def _holding_of(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Holding:
+        count = sum(bucket.gradients[name].numel() for name in chosen)
+        return Holding(present_place(self.method.scope), count, self.segments(bucket, chosen, shares))
 
     # Setup
 
@@ -134,13 +147,17 @@ class BucketPart:
         bucket.label("")
         meeting = default_context.world, bucket.wire_name("hosts")
         if self._shares is None or self._meeting != meeting:
-            text = json.dumps([default_context.topology.host, self._facts()]).encode()
+            held = self._holding.restricted_to(self.kept.memory).packed()
+            text = json.dumps([default_context.topology.host, self._facts(), held, self._unit]).encode()
             texts = yield bucket.allgather_async(torch.tensor(list(text), dtype=torch.uint8), stage="hosts")
             told = [json.loads(bytes(it.tolist())) for it in texts]
-            hosts = [str(rank) if self.method.scope == "all" else repr(host) for rank, (host, _) in enumerate(told)]
-            if any(facts != told[0][1] for _, facts in told):
+            hosts = [str(rank) if self.method.scope == "all" else repr(it[0]) for rank, it in enumerate(told)]
+            if any(it[1] != told[0][1] for it in told):
                 yield from self._take_over(bucket, told[0][1])
-            self._shares, self._meeting = HostShares(hosts, bucket.rank), meeting
+            shares = HostShares(hosts, bucket.rank)
+            if self.method.scope == "all" or shares.hosts > 1:
+                yield from self._move_residuals(bucket, hosts, [(Holding.unpacked(it[2]), it[3]) for it in told])
+            self._shares, self._meeting = shares, meeting
             self._log(bucket, self._shares)
         bucket.label(self._scope_of(self._shares))
         return self._shares
@@ -166,6 +183,35 @@ class BucketPart:
         self.steps = facts["steps"]
         if not self.kept.memory:
             self._unit = facts["unit"]
+
+    def _move_residuals(
+        self, bucket: Bucket, hosts: list[str], told: list[tuple[Holding, float | None]]
+    ) -> Generator[Any, Any, None]:
+        """Exchange residuals with the ranks of this host, because ranks are new or have gone. All ranks call it.
+
+        Args:
+            hosts: The host of each rank.
+            told: What each rank has, and the loss scale of its tensors.
+        """
+        kinds = sorted({kind for it, _ in told for kind in it.segments})
+        if not kinds:
+            return
+        chosen = self._chosen(bucket)
+        here = HostShares(hosts, bucket.rank).here
+        new = [self._holding_of(bucket, chosen, HostShares(hosts, rank)) for rank in here]
+        mine = new[here.index(bucket.rank)]
+        units = {rank: told[rank][1] for rank in here if told[rank][0].segments}
+        unit = units.get(bucket.rank) or next(iter(units.values()), None)
+        moving = Moving(bucket, self.method.name, here, [told[rank][0].of_same(mine) for rank in here], new)
+        self.kept.memory = yield from moving.run(
+            kinds, self.kept.memory, {rank: unit / it for rank, it in units.items() if unit and it and unit != it}
+        )
+        self._holding = mine
+        if units:
+            self._unit = unit
+
+    def _chosen(self, bucket: Bucket) -> list[str]:
+        return [name for name, it in bucket.gradients.items() if self.chooses(name, it)]
 
     def _scope_of(self, shares: HostShares) -> str:
         if self.method.scope == "all":
@@ -201,7 +247,7 @@ class BucketPart:
     def state(self) -> dict[str, Any]:
         """Return copies of this rank's state."""
         return {
-            "range": self._range,
+            "holding": self._holding.restricted_to(self.kept.memory).packed(),
             "memory": {name: it.clone() for name, it in self.kept.memory.items()},
             "shared": {name: it.clone() for name, it in self.kept.shared.items()},
             "steps": self.steps,
@@ -210,77 +256,10 @@ class BucketPart:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
-        self._range = None if state.get("range") is None else tuple(state["range"])
+        self._holding = Holding.unpacked(state["holding"]) if "holding" in state else Holding()
         self.kept = Kept(
             {name: it.clone() for name, it in state.get("memory", {}).items()},
             {name: it.clone() for name, it in state.get("shared", {}).items()},
         )
         self.steps = state.get("steps", 0)
         self._unit = state.get("unit")
-
-
-def flat_values(bucket: Bucket, names: list[str]) -> Tensor:
-    """Return gradients as one flat float32 tensor, which may be changed; without a copy if they are adjacent."""
-    views = [bucket.gradients[name] for name in names]
-    begin = at = views[0].storage_offset()
-    for view in views:
-        if view.storage_offset() != at or not _is_in_place(view, bucket):
-            return joined(views).float()
-        at += view.numel()
-    first = begin - bucket.tensor.storage_offset()
-    return bucket.tensor[first : first + at - begin].float()
-
-
-def _is_in_place(tensor: Tensor, bucket: Bucket) -> bool:
-    """Return True if a tensor lies in the memory of the bucket."""
-    return tensor.untyped_storage().data_ptr() == bucket.tensor.untyped_storage().data_ptr()
-
-
-def summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, Tensor]:
-    """Sum this rank's share over the ranks of its host in place. Return the share's part of `values`."""
-    if shares.largest == 1:
-        return values
-    splits = shares.splits_to_owners(bounds)
-    if shares.mine is None:
-        yield bucket.alltoall_async(values, splits, stage="reduce")
-        return values[:0]
-    first, end = bounds[shares.mine], bounds[shares.mine + 1]
-    splits[bucket.rank] = 0  # its own part need not be sent
-    parts = [part for part in (values[:first], values[end:]) if part.numel()]
-    sent = parts[0] if len(parts) == 1 else torch.cat([values[:0], *parts])
-    got, _ = yield bucket.alltoall_async(sent, splits, stage="reduce")
-    mine = values[first:end]
-    others = list(got.view(len(shares.here) - 1, end - first))
-    total = mine if shares.mine == 0 else others[0]
-    # Add in the order of the ranks, because the order decides how the sum is rounded.
-    for part in [*others[: shares.mine], mine, *others[shares.mine :]][1:]:
-        total = mine.add_(total) if part is mine else total.add_(part)
-    return mine
-
-
-def gather_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, None]:
-    """Fill `values` with the shares of all owners on this rank's host. The rank's own share is already in place."""
-    if shares.largest == 1:
-        return
-    mine = values[:0] if shares.mine is None else values[bounds[shares.mine] : bounds[shares.mine + 1]]
-    splits = shares.splits_to_host(mine.numel())
-    splits[bucket.rank] = 0
-    others = len(shares.here) - 1
-    got, _ = yield bucket.alltoall_async(mine if others == 1 else mine.repeat(others), splits, stage="gather")
-    at = 0
-    for share in range(shares.count):
-        if share != shares.mine:
-            length = bounds[share + 1] - bounds[share]
-            values[bounds[share] : bounds[share + 1]].copy_(got[at : at + length])
-            at += length
-
-
-def joined(tensors: list[Tensor]) -> Tensor:
-    """Return the values of tensors as one flat tensor."""
-    return torch.cat([it.reshape(-1) for it in tensors])
-
-
-def divide(flat: Tensor, targets: list[Tensor]) -> None:
-    """Copy consecutive parts of a flat tensor to tensors."""
-    for target, part in zip(targets, torch.split(flat, [it.numel() for it in targets]), strict=True):
-        target.copy_(part.view_as(target))

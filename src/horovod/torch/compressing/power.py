@@ -9,10 +9,12 @@ import torch
 
 from horovod.common.compression_methods import PowerSGD
 from horovod.common.host_shares import HostShares
+from horovod.common.residual_moves import Segments
 from horovod.common.rules import Sum
 from horovod.torch.codecs.low_rank import Factors, Matrix, fold, is_worth_factoring, multiply_transposed
 from horovod.torch.compressing.loss_scale import LossScale
-from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, summed_here
+from horovod.torch.compressing.parts import BucketPart, Kept, Reduced
+from horovod.torch.compressing.within_host import summed_here
 from horovod.torch.hooks.bucket import Bucket
 
 Tensor = torch.Tensor
@@ -41,14 +43,21 @@ class PowerPart(BucketPart):
         """Count the dense steps before the first compressed one."""
         return super().after_dense(bucket, total) if self.steps < self._power.start_after else total
 
+    def segments(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> dict[str, Segments]:
+        """Return the rows of each matrix whose residuals this rank keeps."""
+        return {"residual": Rows(self._factors(bucket, chosen), shares).segments()}
+
+    def _factors(self, bucket: Bucket, chosen: list[str]) -> Factors:
+        return Factors([bucket.gradients[name].shape for name in chosen], self._power)
+
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum over all ranks as the factors approximate it; keep the approximation error and Q."""
         gradients = [bucket.gradients[name] for name in chosen]
-        factors = Factors([it.shape for it in gradients], self._power)
+        factors = self._factors(bucket, chosen)
         rows = Rows(factors, shares)
         values = torch.cat([it.reshape(-1).float() for it in rows.in_order_of_shares(gradients)])
         m = yield from summed_here(bucket, values, shares, rows.bounds)
-        memory = self.memory_of((*rows.bounds, shares.hosts, -1 if shares.mine is None else shares.mine))
+        memory = self.memory_of(bucket, chosen, shares)
         residual = memory.get("residual")
         if residual is not None:
             m = m + residual.to(m.device)  # a restored residual is in host memory
@@ -72,7 +81,8 @@ class PowerPart(BucketPart):
         factors.restore(p, q, total)
         kept = Kept(shared={"q": q})
         if self.method.error_feedback:
-            # Each host accounts for an equal part of the sum; its residual is what its own values exceed this part by.
+            # Each host accounts for an equal part of the sum. Its residual is the difference between its own values and
+            # this part.
             lost = m.clone() if residual is None else m
             for (matrix, first, end, _, _), block in zip(rows.of_mine(p, q), rows.blocks(lost), strict=True):
                 block.sub_(matrix.of(total)[first:end], alpha=1 / shares.hosts)
@@ -91,6 +101,12 @@ class Rows:
         for share in range(shares.count):
             length = sum((end - first) * it.columns for it, first, end in self._cuts(share))
             self.bounds.append(self.bounds[-1] + length)
+
+    def segments(self) -> Segments:
+        """Return where this rank's rows of each matrix begin and end among all values."""
+        return tuple(
+            (it.offset + first * it.columns, it.offset + end * it.columns) for it, first, end in self._cuts(self._mine)
+        )
 
     def in_order_of_shares(self, gradients: list[Tensor]) -> Iterator[Tensor]:
         """Yield blocks of rows of the gradients: all blocks of the first share, then all of the second, and so on."""

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket  # also in torch.distributed, where type checkers cannot see it
 
-# Prefer the newer name, because the older one warns if both exist.
+# Prefer all_gather_single, the newer name, because all_gather_into_tensor warns if both exist.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

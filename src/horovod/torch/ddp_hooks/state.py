@@ -89,7 +89,7 @@ class HookState:
         is_dense = current.buffer.nbytes < self.method.min_bytes
         exchange = average_dense(current) if is_dense else self.exchange(current)
         buffer = current.buffer
-        # With its device given, a future makes DDP's stream wait for this one.
+        # Pass the device, because the future then makes DDP's stream wait for this one.
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
             devices=[buffer.device] if buffer.is_cuda else []
         )

@@ -287,7 +287,8 @@ def _settings(timeout_s: float) -> Settings:
     suited: dict[str, Value] = {
         # DDP and FSDP make large buckets themselves; gathering small ones in cycles would only delay them.
         "HOROVOD_CYCLE_TIME": 0.0,
-        # The leader knows which ranks are missing, so its timeout fires before the callers'. It counts whole seconds.
+        # The leader knows which ranks are missing, so its timeout must expire before the callers' do. It counts whole
+        # seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
     # Launch in the order of calls, because NCCL hangs if ranks launch operations of two groups in different orders.

@@ -291,13 +291,15 @@ class Collectives:
         expected = sum(output.numel() for output in outputs)
         if flat.numel() != expected:
             raise ProcessGroupMismatchError(
-                f"{request.operation}: {flat.numel()} elements came, but the output tensors hold {expected}"
+                f"{request.operation}: {flat.numel()} elements were received, but the output tensors hold {expected}"
             )
         spread(flat, outputs)
 
     def _check_count(self, request: Request, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != self._size:
-            raise ValueError(f"{request.operation}: {len(tensors)} tensors were passed for {self._size} ranks")
+            raise ValueError(
+                f"{request.operation}: {len(tensors)} tensors were passed for {self._size} ranks; pass one for each"
+            )
 
 
 def _check_share(request: Request, share: Tensor, whole: Tensor, size: int, whole_name: str, share_name: str) -> None:

@@ -36,7 +36,9 @@ def rendezvous(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
         bootstrap.serve(place)
     store = _store(topology, place, chosen.text("HOROVOD_GLOO_IFACE"), timeout)
     yield store, topology.rank, topology.size
-    raise RuntimeError("The ranks of horovodrun cannot meet again: destroy the process group first")
+    raise RuntimeError(
+        "The process group exists already: call destroy_process_group() before another init_process_group()"
+    )
 
 
 def _store(topology: Topology, place: Rendezvous, interface: str | None, timeout: timedelta) -> Any:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import horovod.torch.distributed as horovod_distributed
 from horovod.common import topology, torchrun_variables
-from horovod.torch_backend import NAME
+from horovod.torch_backend_names import NAME
 
 __all__ = ["HorovodStrategy"]
 

@@ -18,7 +18,7 @@ from horovod.torch.distributed import places
 from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.collectives import Collectives
 from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
-from horovod.torch_backend import DEVICES
+from horovod.torch_backend_names import DEVICES
 
 Tensor = torch.Tensor
 _ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version of torch to the next
@@ -247,7 +247,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._gpus.add(place.device)
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
         limit_s = seconds(given) if given is not None else 0.0
-        # torch below 2.7 does not say whether the caller waits.
+        # Versions of torch below 2.7 do not say whether the caller waits.
         will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
         return Request(operation, limit_s if limit_s > 0 else self._timeout_s, will_wait, place)
 

@@ -69,7 +69,10 @@ class Work(_Work):  # type: ignore[misc]
     # What torch calls
 
     def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
-        """Block until done. If the caller's `timeout` passes, raise an error; if the group's does, end the group."""
+        """Block until the operation is done.
+
+        If the caller's `timeout` passes, raise an error. If the group's time limit passes, end the group.
+        """
         if timeout > _NO_LIMIT_GIVEN and not self.advance(seconds(timeout), followed=True):
             raise ProcessGroupError(f"{self._request.operation} is not done after {timeout.total_seconds():g} s")
         while not self.advance(max(0.0, self._deadline - time.monotonic()), followed=True):
@@ -161,7 +164,7 @@ class Work(_Work):  # type: ignore[misc]
     def _give_up_if_late(self) -> bool:
         if time.monotonic() < self._deadline:
             return False
-        # The engine may still write to the tensors, and leaves them alone only when its world is closed.
+        # Close the world, because the engine may still write to the tensors, and only closing the world stops that.
         why = f"{self._request.operation} was not done after {self._request.timeout_s:g} s, the time limit of the group"
         self._channel.fail(why)
         self._error = ProcessGroupError(why + self._channel.where(), operation=self._request.operation)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampler that records which samples of an epoch are processed, and divides only the others when workers change."""
+"""Sampler that records the processed samples of an epoch, and divides the remaining ones when workers change."""
 
 from __future__ import annotations
 
@@ -39,19 +39,40 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch from its first sample."""
+        """Begin an epoch from its first sample.
+
+        Args:
+            epoch: Number of the epoch.
+        """
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Record that every rank has processed a batch. The order of the rest does not change until the next reset."""
+        """Record that every rank has processed a batch.
+
+        The order of the other samples does not change until reset().
+
+        Args:
+            batch_idx: Number of the batch, which is not used.
+            batch_size: Number of samples on each rank.
+        """
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
+        """Return how far the epoch has got.
+
+        Returns:
+            The epoch and the number of processed samples.
+        """
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Go on where a saved epoch was.
+
+        Args:
+            state_dict: What state_dict() returned.
+        """
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()

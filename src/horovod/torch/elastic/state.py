@@ -7,6 +7,7 @@ A handler saves, restores and synchronises one kind of object. The registry maps
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from horovod.torch.cuda_direct import confirm
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import allgather_object as allgather_object
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from horovod.torch.local_sgd import LocalOptimizer
 from horovod.torch.mpi_ops import rank
 
 _WORTH_MOVING_BYTES = 4096
@@ -156,7 +158,7 @@ class ModelStateHandler(StateDictHandler):
     def sync(self) -> None:
         state = self.value.state_dict()
         broadcast_parameters(state, root_rank=0)
-        # Extra state, which is not a tensor, was not synchronised in place.
+        # Load the state if it has extra state, which is no tensor and so was not synchronised in place.
         if not all(isinstance(value, torch.Tensor) for value in state.values()):
             self.value.load_state_dict(state)
         self.save()
@@ -185,6 +187,60 @@ class OptimizerStateHandler(StateDictHandler):
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
+
+
+class LocalOptimizerHandler(StateHandler):
+    """Handler for hvd.DiLoCo() and hvd.LocalSGD(). A lost worker costs the others nothing: they keep what they have.
+
+    sync() gives all workers the global weights and momentum of the rank with the highest round. New workers begin
+    with a fresh inner state and rank 0's options.
+    """
+
+    def save(self) -> None:
+        """Do nothing: weights and inner state are not part of a commit."""
+
+    def restore(self) -> None:
+        """Do nothing: this worker continues with its own weights and inner state."""
+
+    def sync(self) -> None:
+        is_new = not self.value.core.has_state
+        options = [{key: one for key, one in group.items() if key != "params"} for group in self.value.param_groups]
+        options = broadcast_object(options, 0, "LocalOptimizer.sync")
+        if is_new:
+            for group, mine in zip(self.value.param_groups, options, strict=True):
+                group.update(mine)
+        self.value.core.sync()
+
+
+class LocalModelHandler(StateHandler):
+    """Handler for a model with parameters that a LocalOptimizer exchanges: only its other tensors are synchronised."""
+
+    def __init__(self, model: torch.nn.Module, exchanged: set[int]) -> None:
+        """Handle a model.
+
+        Args:
+            model: The model.
+            exchanged: The ids of the parameters that optimizers exchange.
+        """
+        super().__init__(model)
+        self._exchanged = exchanged
+
+    def save(self) -> None:
+        """Do nothing: weights are not part of a commit."""
+
+    def restore(self) -> None:
+        """Do nothing: this worker continues with its own weights."""
+
+    def sync(self) -> None:
+        """Give all workers rank 0's buffers and frozen parameters."""
+        state = self.value.state_dict(keep_vars=True)
+        others = {
+            name: one.detach()
+            for name, one in state.items()
+            if isinstance(one, torch.Tensor) and id(one) not in self._exchanged
+        }
+        if others:
+            broadcast_parameters(others, root_rank=0)
 
 
 class SamplerStateHandler(StateDictHandler):
@@ -221,6 +277,7 @@ class TorchState(ObjectState):
     ) -> None:
         values = {"model": model, "optimizer": optimizer, **kwargs}
         found = {name: _handler_for(value) for name, value in values.items()}
+        found = {name: _for_local_sgd(handler, found.values()) for name, handler in found.items()}
         self._handlers = {name: handler for name, handler in found.items() if handler is not None}
         for name, handler in self._handlers.items():
             object.__setattr__(self, name, handler.value)
@@ -251,8 +308,8 @@ class TorchState(ObjectState):
         missing = [name for name in self._handlers if name not in self._with_slots()]
         if missing:
             raise TypeError(
-                f"{missing} have handlers of their own, which are not written to disk: derive them from "
-                "StateDictHandler, without a save of their own"
+                f"{missing} cannot be written to disk, because their handlers are custom: derive the handlers from "
+                "StateDictHandler, and do not override save"
             )
         objects = {name: handler.slots.pin() for name, handler in self._with_slots().items()}
         return {**super().pin_commit(), "objects": objects}
@@ -304,6 +361,7 @@ Registry = list[tuple[Any, Any]]
 # The first entry whose type (or tuple of types) matches an object determines its handler.
 _handler_registry: Registry = [
     (ElasticSampler, SamplerStateHandler),
+    (LocalOptimizer, LocalOptimizerHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (torch.nn.Module, ModelStateHandler),
     ((torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau), StateDictHandler),
@@ -324,3 +382,13 @@ def set_handler_registry(registry: Registry) -> None:
 
 def _handler_for(value: Any) -> Any:
     return next((handler(value) for kind, handler in _handler_registry if isinstance(value, kind)), None)
+
+
+def _for_local_sgd(handler: Any, handlers: Iterable[Any]) -> Any:
+    """Return the handler, or another one for a model whose parameters a LocalOptimizer among `handlers` exchanges."""
+    if type(handler) is not ModelStateHandler:
+        return handler
+    optimizers = [one.value for one in handlers if isinstance(one, LocalOptimizerHandler)]
+    found = {id(it) for one in optimizers for group in one.param_groups for it in group["params"] if it.requires_grad}
+    is_exchanged = any(id(parameter) in found for parameter in handler.value.parameters())
+    return LocalModelHandler(handler.value, found) if is_exchanged else handler

@@ -85,7 +85,7 @@ class GradientBuckets:
         try:
             memory = gpu_memory.allocate(self._process_set, device, _layout(parameters)[-1])
         except EngineError as error:
-            logger.info("gradients on %s stay where torch puts them: %s", device, error.args[1])
+            logger.info("gradients on %s stay in the memory that torch allocates: %s", device, error.args[1])
             return True
         if memory is None:
             return False
@@ -104,7 +104,7 @@ class GradientBuckets:
     def _make_places(self, parameters: Sequence[Tensor], memory: Tensor) -> None:
         for parameter, start in zip(parameters, _layout(parameters), strict=False):
             run = memory[start : start + parameter.numel() * parameter.element_size()].view(parameter.dtype)
-            # The strides that zeros_like would give: the parameter's if it is dense, else contiguous ones.
+            # Use the strides that zeros_like would give: the parameter's if it is dense, else contiguous ones.
             strides = torch.empty_like(parameter, device="meta").stride()
             self._places[parameter] = run.as_strided(parameter.shape, strides, run.storage_offset())
 

@@ -221,7 +221,7 @@ class Flights:
         self._finishers.append(finish)
 
     def _start_group(self, group: Group) -> None:
-        # A parameter may have been frozen since the group was made; all ranks have agreed on which ones.
+        # Leave out parameters that have been frozen since the group was made. All ranks have agreed on which ones.
         gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
         group.waiting.clear()
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]

@@ -110,7 +110,8 @@ class Gradients:
         self.table = GradientTable(
             tensor_reader(), reduction.plain_dtypes, call.op, call.prescale, call.postscale, call.wire
         )
-        # A timeline shows each gradient by itself. Adasum's result depends on what counts as one tensor.
+        # Do not bundle for a timeline, which shows each gradient by itself, nor for Adasum, whose result depends on
+        # what counts as one tensor.
         self.bundles = call.op != Adasum and default_context.settings["HOROVOD_TIMELINE"] is None
         self.groups: list[Group] = []
         self._all: list[Gradient] = []

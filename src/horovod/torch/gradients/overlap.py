@@ -25,7 +25,10 @@ class Overlap(NamedTuple):
     on_gpu: bool
 
     def of(self, named: Iterable[tuple[str, torch.Tensor]]) -> bool:
-        """Return True if gradients of these parameters overlap; with a GPU among them, those on the host do so, too."""
+        """Return True if gradients of these parameters are reduced during backward().
+
+        If any of them is on a GPU, gradients in host memory overlap, too.
+        """
         return self.on_host or (self.on_gpu and any(parameter.is_cuda for _, parameter in named))
 
 

@@ -108,7 +108,10 @@ class ParameterCheck:
 
 
 def _side(mine: bytes, heard: bytes) -> int:
-    """Return 1 if this rank has the maximum in the first byte that differs, 2 if less, 0 if it does not train it."""
+    """Return 0 if this rank does not train the parameter.
+
+    Otherwise return 1 if it has the maximum in the first byte that differs, else 2.
+    """
     at = next(at for at in range(CHECKSUM_BYTES) if not is_same(heard[at::CHECKSUM_BYTES]))
     return 0 if mine == _NOTHING else 1 if mine[at] == heard[at] else 2
 

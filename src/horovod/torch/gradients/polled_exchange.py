@@ -12,7 +12,7 @@ import torch
 from horovod._engine import EngineCall, TensorLocation
 from horovod.common.calls import ALLREDUCE
 from horovod.common.dtypes import UINT8
-from horovod.common.process_sets import Membership
+from horovod.common.membership import Membership
 from horovod.common.rules import Max
 
 _abandoned: list[torch.Tensor] = []  # kept alive because the engine may still write to them

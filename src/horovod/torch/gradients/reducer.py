@@ -25,6 +25,7 @@ import torch
 from horovod._engine import Arrivals, GradientHomes
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
+from horovod.common.process_set import ProcessSet
 from horovod.torch import other_reductions
 from horovod.torch.cuda_direct import current_stream, follow_streams
 from horovod.torch.dynamo import outside_dynamo
@@ -69,6 +70,29 @@ _TOO_LATE = (
 )
 
 
+class Weights:
+    """Weights of gradients on devices: the bytes that they count as towards _CARGO_BYTES."""
+
+    def __init__(self, overlap: Overlap, process_set: ProcessSet) -> None:
+        self.overlap = overlap
+        self._process_set = process_set
+        self._shares_gpus: bool | None = None  # None: no parameter is on a GPU
+
+    def weigh(self, parameter: Tensor) -> int:
+        if not parameter.is_cuda:
+            return _NO_LIMIT
+        if self._shares_gpus is None:
+            self._shares_gpus = gpus_are_shared(self._process_set)
+        return 0 if self._shares_gpus else parameter.nbytes // _TIMES_ON_GPU + 1
+
+    def have_changed(self) -> bool:
+        """Return True if the ranks have found out meanwhile that the guess whether they share GPUs was wrong."""
+        if self._shares_gpus is None or self._shares_gpus == gpus_are_shared(self._process_set):
+            return False
+        self._shares_gpus = not self._shares_gpus
+        return True
+
+
 class GradientReducer:
     """Reducer of one optimizer's gradients, driven by hooks on its parameters."""
 
@@ -96,8 +120,7 @@ class GradientReducer:
         self._table = self._gradients.table  # counts each gradient's passes in this round
         self._flights = Flights(reduction, self._gradients, buckets, homes, self._known)
         # Hooks get a weak reference, so that they neither keep the optimizer alive nor act after it is gone.
-        self._overlap = overlap
-        self._shares_gpus: bool | None = None  # None: no parameter is on a GPU
+        self._weights = Weights(overlap, reduction.call.process_set)
         self._arrived = Arrivals(_CARGO_BYTES if overlap.of(named) else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # id of the thread whose backward() will call _end_of_backward
         self._round = Round()
@@ -117,27 +140,18 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (self._weight_of(parameter), None)
+            is_on_host = parameter.is_cpu
+            nbytes, homes = (parameter.nbytes, self._homes) if is_on_host else (self._weights.weigh(parameter), None)
             # Gradients that are sent while backward() runs may have been computed on several streams.
-            on_streams = self._overlap.on_gpu and parameter.is_cuda
+            on_streams = self._weights.overlap.on_gpu and parameter.is_cuda
             streams = (current_stream, parameter.get_device()) if on_streams else (None, -1)
             hook = self._arrived.hook(gradient.number, nbytes, homes, *streams)
             self._gradients.hooked(gradient, register(hook))
 
-    def _weight_of(self, parameter: Tensor) -> int:
-        """Return the number of bytes that a gradient on a device counts as towards _CARGO_BYTES."""
-        if not parameter.is_cuda:
-            return _NO_LIMIT
-        if self._shares_gpus is None:
-            self._shares_gpus = gpus_are_shared(self._reduction.call.process_set)
-        return 0 if self._shares_gpus else parameter.nbytes // _TIMES_ON_GPU + 1
-
     def _weigh_again(self) -> None:
         """Update the weights of gradients on GPUs, because ranks may have found out by now whether they share GPUs."""
-        if self._shares_gpus is None or self._shares_gpus == gpus_are_shared(self._reduction.call.process_set):
-            return
-        self._shares_gpus = not self._shares_gpus
-        self._hook_again([it for it in self._gradients if it.parameter.is_cuda])
+        if self._weights.have_changed():
+            self._hook_again([it for it in self._gradients if it.parameter.is_cuda])
 
     def _hook_again(self, gradients: Iterable[Gradient]) -> None:
         for gradient in gradients:

@@ -35,12 +35,12 @@ Standings = bytes  # one state for each gradient, in the order of their numbers
 
 # Offsets of the fields at the head of a message. A one-byte field that names a rank holds that rank plus 1.
 _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7)
-_SUM_BYTES = 4  # of the checksum of done gradients; its complement follows, so that Max yields the minimum, too
+_SUM_BYTES = 4  # size of the checksum of done gradients; its complement follows, so that Max yields the minimum, too
 _BUNDLE = _HELD + 2 * _SUM_BYTES
-_KEY_BYTES = 8  # of the bundle's key; its complement follows
+_KEY_BYTES = 8  # size of the bundle's key; its complement follows
 _HOOKS = _BUNDLE + 2 * _KEY_BYTES  # checksum of the communication hook, 0 without one; its complement follows
 _LOOK = _HOOKS + 2 * _SUM_BYTES  # a packed Look in a rank's first message, zeros in later ones
-CHECKSUM_BYTES = 4  # of the parameters' checksum; its complement follows
+CHECKSUM_BYTES = 4  # size of the parameters' checksum; its complement follows
 _NAMES, _AFTER_JOIN = 2 * CHECKSUM_BYTES, 2 * CHECKSUM_BYTES + 1  # offsets in a packed Look
 LOOK_BYTES = _AFTER_JOIN + 1
 HEAD_BYTES = _LOOK + LOOK_BYTES

@@ -19,7 +19,7 @@ from horovod.torch.gradients.rounds import Place, Reduce
 from horovod.torch.hooks.bucket import Bucket, CommHook
 from horovod.torch.hooks.comparison import Side, difference, layout_to_take_over, share
 from horovod.torch.hooks.flat import FlatBucket
-from horovod.torch.hooks.layout import DEFAULT_BYTES, Described, Layout, append_buckets, make_layout
+from horovod.torch.hooks.layout import DEFAULT_BYTES, Described, Layout, append_buckets, make_layout, placed
 from horovod.torch.hooks.running import BucketRuns
 
 _TOPIC = "hooks."
@@ -31,11 +31,11 @@ _SPARSE = (
 
 
 class AttachedHook:
-    """Communication hook of an optimizer with what the optimizer's rounds need to know of it; empty without one."""
+    """Communication hook of an optimizer, if any, with the facts about it that the optimizer's rounds need."""
 
     def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, reduction: Reduction) -> None:
         self.hook: CommHook | None = None
-        self.checksum = 0  # of hook and layout; 0 without a hook
+        self.checksum = 0  # covers hook and layout; 0 without a hook
         self.has_exchanged = False  # True if this optimizer has sent the checksum to other ranks
         self._optimizer = optimizer
         self._gradients = gradients
@@ -45,6 +45,7 @@ class AttachedHook:
         self._side = Side(None)
         self._limit_bytes = DEFAULT_BYTES
         self._groups: list[list[str]] = []  # names of the parameters in each of the user's groups
+        self._placed: set[str] = set()  # names of the parameters that have a place in a bucket
 
     def attach(self, hook: CommHook, limit_bytes: int) -> None:
         """Use a hook from now on. Put the trained parameters into buckets, the user's groups first."""
@@ -52,9 +53,8 @@ class AttachedHook:
             self._groups = [[it.name for it in group.gradients] for group in self._gradients.groups]
         trained = [it for it in self._gradients if it.parameter.requires_grad]
         self._limit_bytes = limit_bytes
-        self._take(describe(hook), make_layout(_described(trained), self._groups, limit_bytes))
         self.hook = hook
-        self._optimizer.use_hook()
+        self._take(describe(hook), make_layout(_described(trained), self._groups, limit_bytes))
 
     @property
     def leaves_gradients(self) -> bool:
@@ -62,14 +62,22 @@ class AttachedHook:
         leaves: Callable[[], bool] | None = getattr(self.hook, "leaves_gradients", None)
         return leaves is not None and leaves()
 
+    @property
+    def _is_idle(self) -> bool:
+        """Return True if this rank is alone, and the hook does nothing then. DGC applies its momentum also then."""
+        return self._call.process_set.size() == 1 and not getattr(self.hook, "acts_alone", False)
+
     def enter_era(self) -> None:
-        """Make ranks agree again in the new era, because new ranks may have other layouts."""
+        """Make ranks agree again in the new era, because new ranks may have other layouts or be on other hosts."""
         self._side = self._side._replace(is_settled=False)
+        self._use_buckets()
 
     @property
     def lacks_places(self) -> bool:
         """Return True if a gradient may be computed for which there is no bucket, so that ranks must append buckets."""
-        return self.hook is not None and any(it.hook is not None and it.group is None for it in self._gradients)
+        return self.hook is not None and any(
+            it.hook is not None and it.name not in self._placed for it in self._gradients
+        )
 
     def settle(self, decision: Reduce, place: Place) -> Conversation:
         """If ranks have different hooks or layouts, find out what differs. Then append buckets for new parameters."""
@@ -79,7 +87,7 @@ class AttachedHook:
             return
         if decision.sparse and not self._travels_dense:
             raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name, hook=self._side.hook))
-        new = [it for it in self._gradients if it.group is None and decision.trained[it.number]]
+        new = [it for it in self._gradients if it.name not in self._placed and decision.trained[it.number]]
         if new:
             new.sort(key=lambda it: it.name)  # ranks may have listed the parameters in different orders
             layout = append_buckets(self._side.layout, _described(new), self._limit_bytes)
@@ -88,7 +96,7 @@ class AttachedHook:
 
     def start(self, flat: FlatBucket, gradients: list[Gradient]) -> Callable[[list[torch.Tensor]], None]:
         """Begin to reduce a bucket of these gradients. Return a function that copies the result into their tensors."""
-        if self.hook is None or self._call.process_set.size() == 1:
+        if self.hook is None or self._is_idle:
             return lambda grads: None
         tensor = flat.fill(gradients)
         is_last = flat.index == len(self._side.layout) - 1
@@ -105,8 +113,7 @@ class AttachedHook:
 
     def complete(self, agreed: Reduce, place: Place) -> Conversation:
         """Drive the hook until all buckets that ranks have agreed on are reduced."""
-        alone = self._call.process_set.size() == 1
-        if self.hook is not None and any(agreed.wanted) and not (alone or self.leaves_gradients):
+        if self.hook is not None and any(agreed.wanted) and not (self._is_idle or self.leaves_gradients):
             yield from self._runs.complete(place, repr(self._side.hook))
 
     def clear(self) -> None:
@@ -126,7 +133,18 @@ class AttachedHook:
     def _take(self, text: str | None, layout: Layout, is_settled: bool = False) -> None:
         self._side = Side(text, layout, is_settled)
         self.checksum = self._side.checksum()
-        self._gradients.make_buckets(layout)
+        self._placed = placed(layout)
+        self._use_buckets()
+
+    def _use_buckets(self) -> None:
+        """Put gradients into the buckets of the layout, unless the hook leaves them to the engine.
+
+        Without buckets they are reduced as without a hook. Once there are buckets they stay, as the native table cannot
+        take gradients back.
+        """
+        if self.hook is not None and not self.leaves_gradients:
+            self._gradients.make_buckets(self._side.layout)
+            self._optimizer.use_hook()
 
 
 def describe(hook: Any) -> str:

@@ -98,7 +98,7 @@ class Bucket:
 
     def is_finite(self, tensor: Tensor) -> bool:
         """Return True if a tensor has no NaN and no infinity. Keep a new residual only if the result is finite."""
-        # The sum is not finite if any value is not, and needs one pass; it may also overflow, so then check each value.
+        # The sum is finite only if all values are, and needs one pass. It may also overflow, so then check each value.
         return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
     def abandon(self) -> None:

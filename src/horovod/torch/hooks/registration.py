@@ -11,7 +11,7 @@ from horovod.torch.compression import NoneCompressor
 from horovod.torch.hooks.attached import check_dtype
 from horovod.torch.hooks.bucket import CommHook
 from horovod.torch.hooks.layout import DEFAULT_BYTES
-from horovod.torch.optimizer import _DistributedOptimizer
+from horovod.torch.reducing_optimizer import _DistributedOptimizer
 from horovod.torch.wrapping import WrappedOptimizer
 
 

@@ -42,7 +42,7 @@ class BucketRuns:
         self._reduction = reduction
         self._begun: dict[int, tuple[HookRun, FlatBucket]] = {}  # by the index of the bucket
         self._lock = threading.RLock()  # with several devices autograd fills buckets from several threads
-        # Hook failures in this world. Wire names count them, because failed runs leave operations behind.
+        # Number of hook failures in this world. Wire names contain it, because failed runs leave operations behind.
         self._failures = 0
         self._world: object = None
 
@@ -139,9 +139,10 @@ class BucketRuns:
 
 
 class _Waits:
-    """Object that a conversation yields until one of several runs can continue, or a report has its answer.
+    """Object that a conversation yields to wait until a run can continue or a report has its answer.
 
-    A rank continues whichever run can: while the collectives of one bucket are in flight, it compresses the next one.
+    A rank continues any run that can continue: while the collectives of one bucket are in flight, it compresses the
+    next one.
     """
 
     def __init__(self, runs: list[HookRun], report: Pending | None, limit_s: float) -> None:

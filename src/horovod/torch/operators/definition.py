@@ -35,7 +35,7 @@ def differentiate(name: str, keep: Callable[..., Any], backward: Callable[..., A
 
 
 def process_set(set_id: int) -> ProcessSet:
-    return default_context.set_with_id(set_id)
+    return default_context.registered_sets.with_id(set_id)
 
 
 def dense(tensor: Tensor) -> Tensor:

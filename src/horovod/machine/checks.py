@@ -8,8 +8,8 @@ import platform
 import resource
 from collections.abc import Callable
 
-from horovod.tools import cgroups
-from horovod.tools.findings import Finding
+from horovod.machine import cgroups
+from horovod.machine.findings import Finding
 
 MIB = 1024 * 1024
 _ENOUGH_FILES = 4096

@@ -9,7 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 
-from horovod.tools.findings import Finding
+from horovod.machine.findings import Finding
 
 _TOOL_LIMIT_S = 5.0
 _DRIVER_FILES = "/proc/driver/nvidia/gpus/*/information"
