@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "agreement/spoken.h"
+#include "base/rank_list.h"
 #include "base/wire.h"
 
 namespace hvd {

@@ -86,6 +86,12 @@ Departures::Verdict Departures::Lose(int rank, const std::string& why) const {
   return {Verdict::What::kAbort, rank, NameLoss(rank, hosts_[static_cast<size_t>(rank)], why)};
 }
 
+Departures::Verdict Departures::Judge(const Status& trouble) const {
+  if (trouble.ok()) return {};
+  if (trouble.lost_rank < 0) return {Verdict::What::kAbort, -1, trouble.text};
+  return Lose(trouble.lost_rank, trouble.text);
+}
+
 // Report a lost rank, unless this rank itself was suspended: then the others have given it up and left.
 Departures::Verdict Departures::LoseContact(int rank, const std::string& why, WatchTime now) const {
   const WatchSpan absence = heartbeats_.Absence(now);

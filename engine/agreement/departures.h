@@ -76,6 +76,8 @@ class Departures {
   // started here and will never finish. For the leader of a set only.
   Verdict OnMemberGone(int rank, uint64_t applied, uint64_t last_batch) const;
   Verdict Lose(int rank, const std::string& why) const;
+  // Return what to do about an error of the engine. It ends the world, because of its lost rank if it has one.
+  Verdict Judge(const Status& trouble) const;
 
   // ---- heartbeats
   void Expect(int rank, WatchTime since);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "agreement/watch.h"
+#include "base/rank_list.h"
 
 namespace hvd {
 namespace {
@@ -94,10 +94,6 @@ std::string FinishedEarly(int finished, const std::vector<int>& callers, const s
          ". Let all ranks make this call, outside of conditions such as `if hvd.rank() == 0`; if ranks only have "
          "different numbers of batches, use drop_last=True or hvd.join(). If rank " +
          std::to_string(finished) + " failed instead, its own error says why.";
-}
-
-std::string NameRanks(const std::vector<int>& ranks) {
-  return (ranks.size() > 1 ? "ranks " : "rank ") + ListOfRanks(ranks);
 }
 
 }  // namespace hvd

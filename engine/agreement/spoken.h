@@ -22,7 +22,4 @@ std::string SpokenName(std::string_view name);  // variant for callers that know
 // Return the error for `callers` (ascending ranks), which wait in `call` (see SpokenCall) for a rank that has left.
 std::string FinishedEarly(int finished, const std::vector<int>& callers, const std::string& call);
 
-// Return a text such as "rank 3" or "ranks 1, 3", cut after a few.
-std::string NameRanks(const std::vector<int>& ranks);
-
 }  // namespace hvd

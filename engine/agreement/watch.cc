@@ -21,12 +21,4 @@ std::vector<StallInspector::Finding> StallInspector::Inspect(const std::vector<C
   return findings;
 }
 
-std::string ListOfRanks(const std::vector<int>& ranks) {
-  constexpr size_t kMost = 16;
-  std::string text;
-  for (size_t i = 0; i < ranks.size() && i < kMost; ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
-  return text;
-}
-
 }  // namespace hvd

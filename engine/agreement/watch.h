@@ -41,7 +41,4 @@ class StallInspector {
   std::unordered_map<std::string, Since> since_;
 };
 
-// Return a text such as "1, 3, 5", cut after a few.
-std::string ListOfRanks(const std::vector<int>& ranks);
-
 }  // namespace hvd

@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "base/rank_list.h"
+
 namespace hvd {
 namespace {
 
@@ -20,12 +22,6 @@ void PutText(const std::string& text, std::array<char, kSize>* to) {
 template <size_t kSize>
 std::string TextOf(const std::array<char, kSize>& from) {
   return std::string(from.data(), strnlen(from.data(), kSize));
-}
-
-std::string RanksText(const std::vector<int>& ranks) {
-  std::string text = ranks.size() > 1 ? "ranks " : "rank ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? "," : "") + std::to_string(ranks[i]);
-  return text;
 }
 
 bool WantsNcclAlone(const NcclPassport& passport) { return passport.wish == kGpuNccl; }
@@ -95,7 +91,7 @@ std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::ve
     return std::equal(std::begin(one.uuid.bytes), std::end(one.uuid.bytes), all[0].uuid.bytes);
   };
   const bool one_gpu = all.size() > 1 && std::all_of(all.begin(), all.end(), on_first);
-  return one_gpu ? RanksText(ranks) + " share a GPU, which NCCL refuses" : "";
+  return one_gpu ? NameRanks(ranks) + " share a GPU, which NCCL refuses" : "";
 }
 
 std::string AgainstTheirLibraries(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
@@ -107,7 +103,7 @@ std::string AgainstTheirLibraries(const std::vector<NcclPassport>& all, const st
   if (by_version.size() < 2) return "";
   std::string text;
   for (const auto& [version, having] : by_version) {
-    text += (text.empty() ? "" : ", ") + RanksText(having) + (having.size() > 1 ? " have " : " has ") +
+    text += (text.empty() ? "" : ", ") + NameRanks(having) + (having.size() > 1 ? " have " : " has ") +
             NcclVersionText(version);
   }
   return "ranks have different versions of NCCL: " + text;

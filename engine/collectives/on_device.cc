@@ -147,12 +147,12 @@ void WidenSum(const Device& device, const Reduction& reduction, size_t bytes, co
 
 // Copy few parts with the device's copy engines, and many with one kernel.
 void DeviceParts::CopyDown(const Device& device, std::byte* flat, CudaStream stream) const {
-  if (parts_.size() > kFewParts) return Gather(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
+  if (parts_.size() > kFewParts) return Gather(device, 0, size_, AddressOf(flat), stream);
   for (const DevicePart& part : parts_) device.CopyDown(flat + part.begin, part.input, part.bytes, stream);
 }
 
 void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const {
-  if (parts_.size() > kFewParts) return Scatter(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
+  if (parts_.size() > kFewParts) return Scatter(device, 0, size_, AddressOf(flat), stream);
   for (const DevicePart& part : parts_) device.CopyUp(part.output, flat + part.begin, part.bytes, stream);
 }
 

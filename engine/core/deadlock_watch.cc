@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agreement/spoken.h"
+#include "base/rank_list.h"
 
 namespace hvd {
 namespace {

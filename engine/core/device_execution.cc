@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/row_share.h"
 #include "collectives/on_device.h"
 #include "core/device_outputs.h"
 #include "core/direct_on_device.h"
@@ -18,12 +19,6 @@
 #include "core/staged_execution.h"
 
 namespace hvd {
-namespace {
-
-CudaAddress AddressOf(const void* pointer) { return reinterpret_cast<CudaAddress>(pointer); }
-
-}  // namespace
-
 DeviceOrder OrderOf(const Device& device, const RunningBatch& batch) {
   const Operation* first = nullptr;
   bool same = true;
@@ -75,10 +70,9 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std:
   const auto members = static_cast<int64_t>(set.ranks().size());
   for (int64_t j = 0; j < members; ++j) {
     for (const auto& operation : batch.operations) {
-      const int64_t rows = operation->request.shape[0], more = rows % members;
+      const RowShare share = ShareOfRows(operation->request.shape[0], members, j);
       const size_t row = operation->request.RowBytes();
-      const size_t before = static_cast<size_t>(rows / members * j + std::min(j, more)) * row;
-      const size_t bytes = static_cast<size_t>(rows / members + (j < more)) * row;
+      const size_t before = static_cast<size_t>(share.begin) * row, bytes = static_cast<size_t>(share.rows) * row;
       parts.Add(AddressOf(operation->input) + before, j == set.me() ? AddressOf(operation->output) : 0, bytes);
       if (owners && bytes) owners->push_back(static_cast<int>(j));
     }

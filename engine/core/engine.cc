@@ -27,9 +27,7 @@ Engine::Engine(const Parts& parts)
       sets_(&around_, &services_, parts.submissions),
       leaving_(&departures_, &sets_, &services_),
       peers_(&departures_, &around_, &services_),
-      stalls_(parts.stack_teller, &sets_, &services_),
-      deadlocks_(parts.block_teller, parts.callers, &sets_, &services_),
-      gpus_(parts.devices, &sets_, &services_) {
+      watches_({parts.stack_teller, parts.block_teller, parts.callers, parts.devices}, &sets_, &services_) {
   around_ = {&parts_.settings,
              parts_.identity.rank,
              &parts_.host_of_rank,
@@ -53,16 +51,14 @@ Engine::Engine(const Parts& parts)
     // The leave notice came before all ranks had connected.
     if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);
   }
-  tuned_.Store(InitialTuning(parts_.settings));
   sets_.AddGlobal(everybody, regions);
+  sets_.Tune(InitialTuning(parts_.settings));
   Membership& global = sets_.global();
   if (parts_.settings.autotune && global.leader) {
     const ByHost by_host{global.set.inside() != nullptr, global.set.grid_for_moves() != nullptr};
     global.applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, by_host, parts_.log));
   }
 }
-
-Engine::~Engine() = default;
 
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
@@ -81,13 +77,12 @@ bool Engine::Progress(bool drain, bool thorough) {
     if (membership.express.delivering()) moved |= membership.express.Step();
     moved |= membership.applier.Step(&trouble);
     if (membership.prompt.busy()) moved |= membership.prompt.Step();
-    if (!trouble.ok()) Heed(std::exchange(trouble, {}));
+    if (!trouble.ok()) Act(std::exchange(trouble, {}));
   });
   moved |= messages_->Step();
   launches_.RequestWanted();
   CheckLinks();
-  if (stalls_.asks()) stalls_.ReadAnswer();
-  if (deadlocks_.asks()) deadlocks_.ReadAnswer();
+  if (watches_.ask()) watches_.ReadAnswers();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
   // A peer between two calls reads new messages by itself. Wake it only if it stays away for many rounds.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
@@ -101,10 +96,10 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   const auto watches = [](const auto& item) { return item.second->applier.watches_device(); };
   if (std::any_of(sets_.all().begin(), sets_.all().end(), watches) || messages_->WatchesDevice()) return kDeviceLook;
-  if (stalls_.asks() || deadlocks_.asks()) return std::chrono::milliseconds(10);
+  if (watches_.ask()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
   if (departures_.over().ok()) {
-    const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
+    const auto left = std::chrono::ceil<milliseconds>(watches_.next_look() - Clock::now());
     housekeeping = std::clamp(left, milliseconds(1), housekeeping);
   }
   // In milliseconds, because NextWakeup's maximum overflows finer units.
@@ -124,21 +119,10 @@ bool Engine::AwaitsAgreement() const {
 void Engine::OnEvents(const std::vector<int>& descriptors) {
   if (descriptors.empty()) return;
   parts_.connector->Progress();
-  AnswerCalls();
+  peers_.AcceptLinks(leaving_);
   for (int fd : descriptors) {
     mailbox_.OnEvent(fd);
     peers_.OnEvent(fd);
-  }
-}
-
-// Accept the control connections that other ranks opened. A rank may have messages for us while we have none for it,
-// for example when only its caller waits for a small tensor. Unless we accept its link, we neither receive its messages
-// nor send it heartbeats.
-void Engine::AnswerCalls() {
-  for (const StreamKey& key : parts_.connector->Offered()) {
-    if (!(key == StreamKey{key.peer})) continue;
-    mailbox_.Expect(key.peer, false);
-    leaving_.SendNoticeTo(key.peer);
   }
 }
 
@@ -152,23 +136,23 @@ bool Engine::Drain() {
     Membership* const membership = sets_.Find(operation->process_set);
     const OpKind kind = operation->request.kind;
     if (!departures_.over().ok()) {
-      Finish(std::move(operation), departures_.over());
+      completions_.Finish(std::move(operation), departures_.over());
     } else if (kind == OpKind::kSend || kind == OpKind::kReceive) {
       const int peer = operation->request.root;
       if (departures_.departed(peer)) {
-        Finish(std::move(operation), departures_.ShutDown(peer));
+        completions_.Finish(std::move(operation), departures_.ShutDown(peer));
       } else {
         messages_->Start(std::move(operation));
       }
     } else if (!membership) {
-      Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
+      completions_.Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
     } else if (!membership->state.closed().ok()) {
       const Status why = departures_.ShutDown(membership->state.closed().lost_rank, SpokenCall(operation->request));
-      Finish(std::move(operation), why);
+      completions_.Finish(std::move(operation), why);
       // Without negotiation, only this check reports the departure of another rank.
     } else if (operation->prompt && leaving_.first_departure().rank >= 0) {
       const Status why = departures_.ShutDown(leaving_.first_departure().rank, SpokenCall(operation->request));
-      Finish(std::move(operation), why);
+      completions_.Finish(std::move(operation), why);
     } else if (operation->prompt) {
       membership->prompt.Add(std::move(operation));
     } else {
@@ -183,9 +167,7 @@ bool Engine::Drain() {
 void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operation) {
   ProcessSet& set = membership.set;
   Request& request = operation->request;
-  if (request.kind == OpKind::kAddProcessSet) {
-    sets_.ReserveRegion(&request);
-  }
+  if (request.kind == OpKind::kAddProcessSet) sets_.ReserveRegion(&request);
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
       operation->input == operation->output && !operation->wide) {
     if (request.device >= 0) {
@@ -203,7 +185,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   const Entry* known = membership.state.cache().Find(request.name);
   const bool cached = known && known->request == request;
   if (cached && MayGoExpress(membership, *operation) && membership.express.Send(&operation, known->slot)) {
-    return Heed(membership.express.Finish(known->slot));
+    return Act(membership.express.Finish(known->slot));
   }
   Leader* const leader = membership.leader.get();
   if (cached && leader) {
@@ -226,7 +208,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
 bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
   return membership.express.on() && operation.awaited && operation.request.device < 0 && drained_.size() == 1 &&
          parts_.settings.express_bytes > 0 && !membership.state.joined() && !timeline() &&
-         (!parts_.settings.autotune || tuned_.is_final());
+         (!parts_.settings.autotune || sets_.tuned().is_final());
 }
 
 // Announce postponed joins. A rank that has joined contributes zeros to everything, so its earlier operations must be
@@ -242,7 +224,7 @@ void Engine::AnnouncePostponed(Membership& membership) {
 void Engine::OnMessage(int from, std::string_view message) {
   std::string_view body = message;
   control::Header header;
-  if (!control::Decode(&body, &header)) return Lose(from, "it sent a malformed control message");
+  if (!control::Decode(&body, &header)) return Act(departures_.Lose(from, "it sent a malformed control message"));
   if (header.type == control::Type::kPing) return;  // a ping carries no data
   if (header.type == control::Type::kBye) return Act(leaving_.OnNotice(from, body));
   if (header.type == control::Type::kAbort) {
@@ -254,7 +236,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   if (header.type == control::Type::kOffer || header.type == control::Type::kAccept) {
     const bool clear =
         header.type == control::Type::kOffer ? messages_->OnOffer(from, body) : messages_->OnAccept(from, body);
-    if (!clear) Lose(from, "it sent a malformed point-to-point message");
+    if (!clear) Act(departures_.Lose(from, "it sent a malformed point-to-point message"));
     return;
   }
   if (Membership* const membership = sets_.Find(header.set, header.epoch)) {
@@ -268,46 +250,33 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
   switch (control::TypeOf(whole)) {
     case control::Type::kExpress:
     case control::Type::kExpressPlace:
-      return Heed(membership.express.OnPart(from, body, control::TypeOf(whole) == control::Type::kExpressPlace));
+      return Act(membership.express.OnPart(from, body, control::TypeOf(whole) == control::Type::kExpressPlace));
     case control::Type::kExpressOthers:
-      return Heed(membership.express.OnOthers(from, whole, body));
+      return Act(membership.express.OnOthers(from, whole, body));
     case control::Type::kExpressGone:
-      return Heed(membership.express.OnGone(from, body));
+      return Act(membership.express.OnGone(from, body));
     case control::Type::kReady:
     case control::Type::kRequest:
-      return OnReports(membership, whole, body);
+      return Act(membership.OnReport(whole, body));
     case control::Type::kRecord: {
       const auto apply = [&](Record record) { Apply(membership, std::move(record)); };
       if (membership.mail.OnWayDown<Record>(whole, body, apply)) return;
-      return Lose(membership.set.ranks()[0], "the leader sent a malformed record");
+      return Act(departures_.Lose(membership.set.ranks()[0], "the leader sent a malformed record"));
     }
     case control::Type::kGone:
       return Act(leaving_.OnMemberGone(membership, from, whole, body));
     case control::Type::kStall:
-      return stalls_.OnNotice(membership, whole, body);
     case control::Type::kStack:
-      return stalls_.OnAnswer(membership, whole, body);
     case control::Type::kBlock:
     case control::Type::kWait:
     case control::Type::kDeadlock:
-      if (deadlocks_.OnMessage(membership, whole, body)) DecideInAllSets();
+      if (watches_.OnMessage(membership, whole, body)) DecideInAllSets();
       return;
     case control::Type::kTurn:
-      if (launches_.OnRequest(whole, body)) return;
-      return Abort(-1, "a process set's leader asked for a turn in a malformed message");
+      return Act(launches_.OnRequest(whole, body));
     default:
       return;
   }
-}
-
-void Engine::OnReports(Membership& membership, std::string_view whole, std::string_view body) {
-  if (!membership.leader) return membership.mail.SendUpIfOpen(whole);
-  const ProcessSet& set = membership.set;
-  control::Report report;
-  if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
-    return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a malformed report");
-  }
-  membership.OnReport(std::move(report));
 }
 
 bool Engine::Decide(Membership& membership) {
@@ -331,11 +300,8 @@ void Engine::DecideInAllSets() {
 void Engine::Apply(Membership& membership, Record record) {
   if (!departures_.over().ok()) return;
   const Applier::Outcome outcome = membership.applier.Apply(&record);
-  if (!outcome.status.ok()) return Heed(outcome.status);
-  if (record.kind == RecordKind::kTune && membership.set.id() == kGlobalSet) {
-    tuned_.Store(record.tuning);
-    return sets_.Tune(record.tuning);
-  }
+  if (!outcome.status.ok()) return Act(outcome.status);
+  if (record.kind == RecordKind::kTune && membership.set.id() == kGlobalSet) return sets_.Tune(record.tuning);
   if (record.kind == RecordKind::kTurns) return launches_.Add(record.turns);
   if (outcome.change) ChangeSets(membership.state, *outcome.change);
 }
@@ -346,23 +312,17 @@ void Engine::ChangeSets(MemberState& state, const Entry& entry) {
   const bool adds = entry.request.kind == OpKind::kAddProcessSet;
   if (!adds) {
     sets_.Remove(entry);
-  } else if (Membership* const added = sets_.Add(entry, tuned_.Load())) {
+  } else if (Membership* const added = sets_.Add(entry)) {
     for (int rank : added->set.ranks()) {  // members whose leave notice came before we knew the set
       if (departures_.departed(rank)) leaving_.RemoveFrom(*added, rank);
     }
   }
   if (operation) {
     if (adds) operation->handle->value = entry.sizes.at(0);
-    Finish(std::move(operation), Status::Ok());
+    completions_.Finish(std::move(operation), Status::Ok());
   }
   if (!adds) return;
   for (const auto& [from, message] : sets_.TakeEarly()) OnMessage(from, message);
-}
-
-// End the world because of an error that a part of the engine returned.
-void Engine::Heed(const Status& trouble) {
-  if (trouble.ok()) return;
-  trouble.lost_rank < 0 ? Abort(-1, trouble.text) : Lose(trouble.lost_rank, trouble.text);
 }
 
 }  // namespace hvd

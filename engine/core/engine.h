@@ -14,8 +14,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "core/callers.h"
-#include "core/deadlock_watch.h"
-#include "core/gpu_watch.h"
 #include "core/handle.h"
 #include "core/launch_slots.h"
 #include "core/leaving.h"
@@ -24,9 +22,8 @@
 #include "core/services.h"
 #include "core/set_registry.h"
 #include "core/stack_teller.h"
-#include "core/stall_watch.h"
 #include "core/submissions.h"
-#include "core/tuned_values.h"
+#include "core/watches.h"
 #include "tracing/timeline.h"
 #include "transport/connector.h"
 #include "transport/mailbox.h"
@@ -59,7 +56,6 @@ class Engine {
     Devices* devices = nullptr;
   };
   explicit Engine(const Parts& parts);
-  ~Engine();
 
   // Run one round of everything. Return true if anything moved. `drain`: also take new submissions. `thorough`: also
   // check what is otherwise checked only now and then; required for the last round before sleeping.
@@ -67,7 +63,7 @@ class Engine {
   // Return true if some ranks are reached by sockets.
   bool has_links() const { return mailbox_.has_links(); }
   // Longest time for which asynchronous work is gathered before it is announced.
-  Clock::duration gathering_time() const { return tuned_.cycle_time(); }
+  Clock::duration gathering_time() const { return sets_.tuned().cycle_time(); }
   // Longest time for which the driver may sleep if nothing wakes it.
   Clock::duration MaximumSleep() const;
   void OnEvents(const std::vector<int>& descriptors);
@@ -83,19 +79,11 @@ class Engine {
   // unfinished work on devices.
   void Leave(bool at_once);
   bool AllSent() const;
-  // End the world because of a failure on this rank.
-  void AbortHere(const std::string& why) { Lose(parts_.identity.rank, why); }
-  // End the world because this rank's program has failed: all operations fail with this text on every rank. Return
-  // false if the world had already ended for another reason.
-  bool FailHere(const std::string& text) {
-    const bool is_first = departures_.over().ok();
-    Abort(parts_.identity.rank, text);
-    return is_first;
-  }
-  // End the world: every pending and later operation fails with this text, here and on every rank.
-  void Abort(int lost_rank, const std::string& text);
-  // End the world because of a lost rank, which the text names.
-  void Lose(int rank, const std::string& why);
+  // End the world because of a failure on this rank. The error of all ranks names it as lost.
+  void AbortHere(const std::string& why) { Act(departures_.Lose(parts_.identity.rank, why)); }
+  // End the world: every pending and later operation fails with this text, here and on every rank. Return false if the
+  // world had already ended for another reason.
+  bool Abort(int lost_rank, const std::string& text);
 
   std::string Describe() const;
   void CloseDescriptors();
@@ -110,22 +98,20 @@ class Engine {
 
   void OnMessage(int from, std::string_view message);
   void OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body);
-  void OnReports(Membership& membership, std::string_view whole, std::string_view body);
   bool Decide(Membership& membership);
   void DecideInAllSets();
   void Apply(Membership& membership, Record record);
   void ChangeSets(MemberState& state, const Entry& entry);
 
   void Housekeep();
-  void AnswerCalls();
   void Hear(bool eager, bool* moved);
   void CheckLinks();
-  void Heed(const Status& trouble);
   void Act(const Departures::Verdict& verdict);
-
-  void Finish(std::unique_ptr<Operation> operation, const Status& status) {
-    completions_.Finish(std::move(operation), status);
+  // End the world if a part of the engine has failed.
+  void Act(const Status& trouble) {
+    if (!trouble.ok()) Act(departures_.Judge(trouble));
   }
+
   Timeline* timeline() const { return parts_.timeline->if_on(); }
 
   Parts parts_;
@@ -138,14 +124,10 @@ class Engine {
   Services services_;
   std::unique_ptr<PointToPoint> messages_;
   SetRegistry sets_;
-  TunedValues tuned_;
   Leaving leaving_;
   PeerWatch peers_;
-  StallWatch stalls_;
-  DeadlockWatch deadlocks_;
-  GpuWatch gpus_;
+  Watches watches_;
   Submissions::Batch drained_;
-  Clock::time_point next_housekeeping_;
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };
 

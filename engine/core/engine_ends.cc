@@ -12,19 +12,17 @@ namespace hvd {
 
 void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
-  if (now < next_housekeeping_ || !departures_.over().ok()) return;
-  AnswerCalls();
+  if (now < watches_.next_look() || !departures_.over().ok()) return;
+  peers_.AcceptLinks(leaving_);
   Act(peers_.Look(now));
   const std::chrono::milliseconds limit(parts_.settings.peer_timeout_ms);
-  for (const auto& [id, membership] : sets_.all()) {
-    if (membership->leader) Heed(stalls_.Look(*membership, now));
-    membership->set.LookForAnswers(now, limit);
-  }
+  for (const auto& [id, membership] : sets_.all()) membership->set.LookForAnswers(now, limit);
   messages_->LookForAnswers(now, limit);
-  if (deadlocks_.Look(now)) DecideInAllSets();
-  Act(gpus_.Look(now, leaving_.first_departure()));
+  const Watches::Findings found = watches_.Look(now, leaving_.first_departure());
+  if (found.has_failed) DecideInAllSets();
+  Act(found.verdict);
   Act(departures_.Look(now));
-  next_housekeeping_ = std::min(departures_.NextLook(now), deadlocks_.NextLook(now));
+  watches_.Schedule(now);
 }
 
 // ---- departures and the end of the world
@@ -67,9 +65,9 @@ void Engine::CheckLinks() {
 }
 
 void Engine::Act(const Departures::Verdict& verdict) {
-  if (verdict.what == Departures::Verdict::What::kAbort) return Abort(verdict.rank, verdict.text);
+  if (verdict.what == Departures::Verdict::What::kAbort) Abort(verdict.rank, verdict.text);
   if (verdict.what != Departures::Verdict::What::kPart) return;
-  deadlocks_.Forget(verdict.rank);
+  watches_.Forget(verdict.rank);
   messages_->Fail(verdict.rank, departures_.ShutDown(verdict.rank));
   leaving_.OnDeparted(verdict.rank);
 }
@@ -81,7 +79,8 @@ void Engine::Leave(bool at_once) {
   const bool busy = unfinished || std::any_of(sets_.all().begin(), sets_.all().end(), [](const auto& item) {
                       return item.second->busy() || item.second->express.passes_on();
                     });
-  if (departures_.over().ok() && !busy) AnswerCalls();  // so that these ranks receive the leave notice too
+  if (departures_.over().ok() && !busy)
+    peers_.AcceptLinks(leaving_);  // so that these ranks receive the leave notice too
   Act(leaving_.Leave(busy));
   mailbox_.RingUnread();
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayFarewell();
@@ -94,11 +93,9 @@ void Engine::Leave(bool at_once) {
   messages_->Fail(-1, departures_.over());
 }
 
-void Engine::Lose(int rank, const std::string& why) { Act(departures_.Lose(rank, why)); }
-
-void Engine::Abort(int lost_rank, const std::string& text) {
+bool Engine::Abort(int lost_rank, const std::string& text) {
   const Status why = Status::Failed(text, lost_rank);
-  if (!departures_.End(why)) return;
+  if (!departures_.End(why)) return false;
   parts_.submissions->Close(why);
   if (parts_.foreign) parts_.foreign->Close();
   // Send the message to the lost rank too: if it was only frozen, it learns later why it was dropped. Its inbox may be
@@ -108,10 +105,11 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   mailbox_.RingUnread();
   mailbox_.DropUnsent(lost_rank);
   for (const auto& [id, membership] : sets_.all()) membership->Fail(why);
-  gpus_.Abandon();
+  watches_.gpus().Abandon();
   messages_->Fail(-1, why);
   Drain();
   parts_.log.Info([&] { return "this world has ended: " + text; });
+  return true;
 }
 
 bool Engine::AllSent() const {
@@ -127,7 +125,7 @@ std::string Engine::Describe() const {
     const Neighbour* neighbour = parts_.neighbours->Find(rank);
     ++(neighbour && neighbour->arena ? by_memory : by_socket);
   }
-  const Tuning tuning = tuned_.Load();
+  const Tuning tuning = sets_.tuned().Load();
   const uint64_t finished = parts_.submissions->finished();  // read first, so that it never exceeds added()
   const char* autotune = !parts_.settings.autotune ? "off" : tuning.final ? "done" : "running";
   return std::string("{\"kernels\": \"") + KernelFlavour() + "\", \"autotune\": \"" + autotune +
@@ -149,7 +147,7 @@ std::string Engine::Describe() const {
 }
 
 void Engine::LeaveDevices(Clock::time_point until) {
-  if (!leaving_.left_whole()) gpus_.AbortCommunicators();
+  if (!leaving_.left_whole()) watches_.gpus().AbortCommunicators();
   messages_->LeaveDevices();
   for (const auto& [id, membership] : sets_.all()) membership->set.LeaveDevice(leaving_.left_whole(), until);
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/row_share.h"
 #include "collectives/adasum.h"
 #include "collectives/allgather.h"
 #include "collectives/allreduce.h"
@@ -242,8 +243,8 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatc
     const int64_t rows = operation->request.shape[0];
     const size_t row = operation->request.RowBytes();
     std::byte* from = const_cast<std::byte*>(operation->input);
-    for (int64_t j = 0; j < members; ++j) {  // the first `rows % members` members get one row more
-      const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * row;
+    for (int64_t j = 0; j < members; ++j) {
+      const size_t bytes = static_cast<size_t>(ShareOfRows(rows, members, j).rows) * row;
       ins[j].Add(from, bytes);
       from += bytes;
       if (j == set.me()) out.Add(operation->output, bytes);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/row_share.h"
 #include "collectives/kernels.h"
 #include "collectives/machine.h"
 #include "core/execution.h"
@@ -80,9 +81,8 @@ ExpressRun::Share ExpressRun::ShareOf(size_t from, size_t to) const {
     return {OffsetOut(from, to), static_cast<size_t>(Rows(from, to)) * request.RowBytes()};
   }
   if (request.kind != OpKind::kReducescatter) return {0, BytesFrom(from)};
-  // The first `rows % members` members get one row more.
-  const size_t rows = static_cast<size_t>(request.shape[0]), each = rows / members_, more = rows % members_;
-  return {(each * to + std::min(to, more)) * request.RowBytes(), (each + (to < more)) * request.RowBytes()};
+  const RowShare share = ShareOfRows(request.shape[0], static_cast<int64_t>(members_), static_cast<int64_t>(to));
+  return {static_cast<size_t>(share.begin) * request.RowBytes(), static_cast<size_t>(share.rows) * request.RowBytes()};
 }
 
 const std::byte* ExpressRun::OurShare(const std::vector<Express::Piece>& parts, size_t from) const {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/row_share.h"
 #include "collectives/foreign.h"
 #include "core/execution.h"
 
@@ -89,8 +90,8 @@ bool ForeignReducescatter(ProcessSet& set, const Entries& entries, RunningBatch*
   for (const auto& operation : batch->operations) {
     const int64_t rows = operation->request.shape[0];
     std::byte* from = const_cast<std::byte*>(operation->input);
-    for (int64_t j = 0; j < members; ++j) {  // the first `rows % members` members get one row more
-      const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * operation->request.RowBytes();
+    for (int64_t j = 0; j < members; ++j) {
+      const size_t bytes = static_cast<size_t>(ShareOfRows(rows, members, j).rows) * operation->request.RowBytes();
       ins[static_cast<size_t>(j)].Add(from, bytes);
       from += bytes;
       total += bytes;

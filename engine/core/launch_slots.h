@@ -31,10 +31,11 @@ class LaunchSlots {
       global.mail.ToLeader(control::Type::kTurn, wanted, [&](const Turn& turn) { Give(global, turn); });
     }
   }
-  // Process the request of another rank. Return false if it is malformed.
-  bool OnRequest(std::string_view whole, std::string_view body) const {
+  // Process the request of another rank. Return an error if it is malformed.
+  Status OnRequest(std::string_view whole, std::string_view body) const {
     Membership& global = sets_.global();
-    return global.mail.OnWayUp<Turn>(whole, body, [&](const Turn& turn) { Give(global, turn); });
+    if (global.mail.OnWayUp<Turn>(whole, body, [&](const Turn& turn) { Give(global, turn); })) return Status::Ok();
+    return Status::Failed("a process set's leader asked for a turn in a malformed message");
   }
 
  private:

@@ -33,7 +33,21 @@ Membership::Membership(int id, uint32_t epoch, std::vector<int> ranks, const std
       prompt(&set, services),
       services_(*services) {}
 
-void Membership::OnReport(control::Report report) {
+Status Membership::OnReport(std::string_view whole, std::string_view body) {
+  if (!leader) {
+    mail.SendUpIfOpen(whole);
+    return Status::Ok();
+  }
+  control::Report report;
+  if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
+    return Status::Failed("a member of process set " + std::to_string(set.id()) + " sent a malformed report");
+  }
+  Count(std::move(report));
+  return Status::Ok();
+}
+
+// Count a member's report. For the leader only.
+void Membership::Count(control::Report report) {
   const EntryCache& cache = state.cache();
   if (Timeline* shown = services_.timeline->if_on()) ShowReport(shown, set, cache, report);
   Coordinator& coordinator = leader->coordinator();

@@ -24,8 +24,9 @@ struct Membership {
   // Return true while an operation runs that was agreed upon or needs no negotiation.
   bool busy() const { return express.delivering() || applier.busy() || prompt.busy(); }
 
-  // Process a member's report. For the leader only; the report's member is one of the set's.
-  void OnReport(control::Report report);
+  // Process a member's report on its way to the leader. `body` is the message without its header. Return why the world
+  // must end, or ok.
+  Status OnReport(std::string_view whole, std::string_view body);
   // Fail all operations of this rank in the set, agreed upon or not.
   void Fail(const Status& status);
 
@@ -38,6 +39,8 @@ struct Membership {
   PromptRuns prompt;
 
  private:
+  void Count(control::Report report);
+
   const Services& services_;
 };
 

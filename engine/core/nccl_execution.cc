@@ -15,8 +15,6 @@
 namespace hvd {
 namespace {
 
-CudaAddress AddressIn(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
-
 // Return true if the result depends on the order of additions, which NCCL chooses by where the ranks are.
 bool DependsOnOrder(const Request& first) {
   const bool extreme = first.op == ReduceOp::kMin || first.op == ReduceOp::kMax;
@@ -46,7 +44,7 @@ std::vector<DevicePart> EvenParts(const ProcessSet& set, const RunningBatch& bat
   std::vector<DevicePart> even;
   for (const auto& operation : batch.operations) {
     if (operation->request.shape[0] % static_cast<int64_t>(set.ranks().size()) != 0) return {};
-    even.push_back({AddressIn(operation->input), AddressIn(operation->output),
+    even.push_back({AddressOf(operation->input), AddressOf(operation->output),
                     operation->request.Bytes() / set.ranks().size(), 0});
   }
   return even;
@@ -83,7 +81,7 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
     const auto bytes = [&](size_t from, size_t to) {
       return static_cast<size_t>(RowsBetween(entry, members, from, to)) * row;
     };
-    CudaAddress input = AddressIn(operation.input), output = AddressIn(operation.output);
+    CudaAddress input = AddressOf(operation.input), output = AddressOf(operation.output);
     NcclExchange::Tensor& tensor = exchange.tensors.emplace_back();
     tensor.gathers = entry.request.kind == OpKind::kAllgather;
     for (size_t j = 0; j < members; ++j) {

@@ -12,6 +12,16 @@ constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 
 }  // namespace
 
+// A rank may have messages for us while we have none for it, for example when only its caller waits for a small tensor.
+// Unless we accept its link, we neither receive its messages nor send it heartbeats.
+void PeerWatch::AcceptLinks(const Leaving& leaving) {
+  for (const StreamKey& key : around_.connector->Offered()) {
+    if (!(key == StreamKey{key.peer})) continue;
+    services_.mailbox->Expect(key.peer, false);
+    leaving.SendNoticeTo(key.peer);
+  }
+}
+
 Departures::Verdict PeerWatch::Look(Clock::time_point now) {
   if (around_.arena) {
     reinterpret_cast<ArenaHead*>(around_.arena->at(0))->pulse.fetch_add(1, std::memory_order_relaxed);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agreement/departures.h"
+#include "core/leaving.h"
 #include "core/process_set.h"
 #include "core/services.h"
 
@@ -24,6 +25,8 @@ class PeerWatch {
   PeerWatch(Departures* departures, const Surroundings* around, const Services* services)
       : departures_(*departures), around_(*around), services_(*services) {}
 
+  // Accept the control connections that other ranks opened. If this rank has left, send them its leave notice.
+  void AcceptLinks(const Leaving& leaving);
   // Exchange heartbeats. Return what to do about a rank that never connected and has gone.
   Departures::Verdict Look(Clock::time_point now);
 

@@ -21,7 +21,6 @@ size_t BytesOf(const Operation& operation) { return static_cast<size_t>(operatio
 bool IsOnGpu(const Operation& operation) { return operation.request.device >= 0; }
 // Return true if the work that precedes the tensor on the caller's stream is done.
 bool IsReady(const Operation& operation) { return !operation.ready || operation.ready->IsDone(); }
-CudaAddress AddressOf(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
 
 size_t BytesOf(const std::deque<MessageSlots::Piece>& pieces) {
   return std::accumulate(pieces.begin(), pieces.end(), size_t{0},

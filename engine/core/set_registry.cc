@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "agreement/watch.h"
+#include "base/rank_list.h"
 #include "core/foreign_execution.h"
 
 namespace hvd {
@@ -31,7 +31,7 @@ void SetRegistry::ReserveRegion(Request* request) const {
   ranks.insert(ranks.begin(), region);
 }
 
-Membership* SetRegistry::Add(const Entry& entry, const Tuning& tuning) {
+Membership* SetRegistry::Add(const Entry& entry) {
   const int id = static_cast<int>(entry.sizes.at(0));
   const uint32_t epoch = static_cast<uint32_t>(entry.sizes.at(1));
   const std::vector<int> ranks(entry.request.splits.begin() + 1, entry.request.splits.end());
@@ -45,8 +45,9 @@ Membership* SetRegistry::Add(const Entry& entry, const Tuning& tuning) {
     auto membership = std::make_unique<Membership>(id, epoch, ranks, regions, around_, &services_);
     added = membership.get();
     ExpectMembers(added->set);
-    added->applier.UseChunks(static_cast<size_t>(tuning.chunk_bytes));
-    if (around_.settings->autotune && added->leader) added->leader->coordinator().Tune(tuning);
+    const Tuning current = tuned_.Load();
+    added->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
+    if (around_.settings->autotune && added->leader) added->leader->coordinator().Tune(current);
     if (around_.foreign) PutGroupJob(around_.foreign, OpKind::kAddProcessSet, epoch, ranks);
     sets_[id] = std::move(membership);
   } else {
@@ -76,6 +77,7 @@ void SetRegistry::Remove(const Entry& entry) {
 }
 
 void SetRegistry::Tune(const Tuning& tuning) {
+  tuned_.Store(tuning);
   for (auto& [id, membership] : sets_) {
     if (id != kGlobalSet && membership->leader) membership->leader->coordinator().Tune(tuning);
   }

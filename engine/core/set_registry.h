@@ -16,11 +16,12 @@
 
 #include "core/membership.h"
 #include "core/submissions.h"
+#include "core/tuned_values.h"
 
 namespace hvd {
 
-// Owns this rank's memberships, the ids of the sets that it does not belong to, and the messages for sets that it has
-// not added yet.
+// Owns this rank's memberships, the ids of the sets that it does not belong to, the messages for sets that it has not
+// added yet, and the tuning values for all sets.
 class SetRegistry {
  public:
   using Sets = std::map<int, std::unique_ptr<Membership>>;
@@ -60,11 +61,12 @@ class SetRegistry {
   // Complete a request to add a set with the memory that this rank reserves for it.
   void ReserveRegion(Request* request) const;
   // Carry out an agreed request to add a set. Return this rank's membership, or null if it is not a member.
-  Membership* Add(const Entry& entry, const Tuning& tuning);
+  Membership* Add(const Entry& entry);
   // Carry out an agreed request to remove a set. Unfinished operations in it fail.
   void Remove(const Entry& entry);
 
-  // Apply new tuning values. Each set changes its chunk size by its own log, so leaders pass the values on there.
+  const TunedValues& tuned() const { return tuned_; }
+  // Store new tuning values. Each set changes its chunk size by its own log, so leaders pass the values on there.
   void Tune(const Tuning& tuning);
   // Keep a message for a set that this rank does not know, if the record that adds the set may still come.
   void KeepEarly(int from, uint32_t epoch, std::string_view message) {
@@ -89,6 +91,7 @@ class SetRegistry {
   std::atomic<size_t> count_{1};
   std::deque<Message> early_;
   uint32_t newest_epoch_ = 0;
+  TunedValues tuned_;
 };
 
 }  // namespace hvd

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/staged_execution.h"
 
+#include "base/row_share.h"
 #include "core/execution.h"
 
 namespace hvd {
 namespace {
-
-CudaAddress OnDevice(const void* pointer) { return reinterpret_cast<CudaAddress>(pointer); }
 
 bool ReplacesInput(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast; }
 
@@ -33,8 +32,8 @@ StagedMachine::StagedMachine(ProcessSet* set, const Settings* settings, Device* 
   staged_->device = device;
   for (const auto& operation : batch_.operations) {
     if (!operation) continue;
-    const CudaAddress output = OnDevice(operation->output);
-    staged_->inputs.Add(OnDevice(operation->input), output, operation->request.Bytes());
+    const CudaAddress output = AddressOf(operation->output);
+    staged_->inputs.Add(AddressOf(operation->input), output, operation->request.Bytes());
     if (!replaces_) staged_->outputs.Add(0, output, ResultBytes(*operation));
   }
 }
@@ -43,7 +42,7 @@ size_t StagedMachine::ResultBytes(const Operation& operation) const {
   if (operation.request.kind != OpKind::kReducescatter) return operation.handle->outputs[operation.index].bytes;
   const auto members = static_cast<int64_t>(set_.ranks().size());
   const int64_t rows = operation.request.shape[0];
-  return static_cast<size_t>(rows / members + (set_.me() < rows % members)) * operation.request.RowBytes();
+  return static_cast<size_t>(ShareOfRows(rows, members, set_.me()).rows) * operation.request.RowBytes();
 }
 
 Machine::Step StagedMachine::Advance() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "agreement/spoken.h"
+#include "base/rank_list.h"
 
 namespace hvd {
 namespace {
@@ -15,9 +16,8 @@ std::string Describe(const StallInspector::Finding& finding, const Membership& m
   const bool several = finding.missing.size() > 1;
   std::string text = SpokenName(finding.name) + " has waited " +
                      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
-                     " s: rank" + (several ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
-                     std::to_string(set.ranks().size()) + (several ? " have" : " has") +
-                     " not submitted it (last submitted: ";
+                     " s: " + NameRanks(finding.missing) + " of " + std::to_string(set.ranks().size()) +
+                     (several ? " have" : " has") + " not submitted it (last submitted: ";
   for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
     const std::string& last = membership.leader->last_heard(set.IndexOf(finding.missing[i]));
     text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +

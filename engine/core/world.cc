@@ -173,7 +173,7 @@ Status World::FailToConnect(const Status& why) {
   if (why.lost_rank >= 0) {
     engine_->Abort(why.lost_rank, why.text);
   } else {
-    engine_->Lose(identity_.rank, why.text);
+    engine_->AbortHere(why.text);
   }
   SayFarewell(false);
   engine_->CloseDescriptors();
@@ -257,7 +257,7 @@ bool World::End(const std::string& failure) {
     const auto until = Clock::now() + kLeaveDevices;
     if (!at_once) devices_->Drain(until);
     driver_->Stop([this, at_once, &failure, &is_first] {
-      if (!failure.empty()) is_first = engine_->FailHere(failure);
+      if (!failure.empty()) is_first = engine_->Abort(identity_.rank, failure);
       SayFarewell(at_once);
     });
     if (at_once) devices_->Drain(until);

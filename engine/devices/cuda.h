@@ -17,6 +17,8 @@ using CudaModule = struct CudaModuleOpaque*;
 using CudaFunction = struct CudaFunctionOpaque*;
 using CudaAddress = unsigned long long;
 
+inline CudaAddress AddressOf(const void* pointer) { return reinterpret_cast<CudaAddress>(pointer); }
+
 struct CudaUuid {
   char bytes[16];
 };

@@ -119,7 +119,7 @@ void BlockPool::Free(Block* block) const {
   const Device::Scope scope(*block->device);
   const Cuda& cuda = block->device->cuda();
   if (where_ == Where::kOnDevice) {
-    cuda.memory_free(reinterpret_cast<CudaAddress>(block->data));
+    cuda.memory_free(AddressOf(block->data));
   } else {
     cuda.host_free(block->data);
   }
@@ -185,7 +185,7 @@ void Devices::CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, u
   const Device::Scope scope(*device);
   const auto on = reinterpret_cast<CudaStream>(stream);
   device->LetWait(on);
-  device->CopyOn(to, reinterpret_cast<CudaAddress>(block.data), bytes, on);
+  device->CopyOn(to, AddressOf(block.data), bytes, on);
   block.busy = std::make_shared<DeviceMark>(device, device->Mark(on));
   outputs_.GiveBack(std::move(block));
 }

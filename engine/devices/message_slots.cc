@@ -48,11 +48,11 @@ void MessageSlots::Open() {
 }
 
 MessageSlots::Piece MessageSlots::Fill(uint64_t index, const std::byte* tensor, size_t left) const {
-  return Copy(At(index), reinterpret_cast<CudaAddress>(tensor), left);
+  return Copy(At(index), AddressOf(tensor), left);
 }
 
 MessageSlots::Piece MessageSlots::Empty(uint64_t index, std::byte* tensor, size_t left) const {
-  return Copy(reinterpret_cast<CudaAddress>(tensor), At(index), left);
+  return Copy(AddressOf(tensor), At(index), left);
 }
 
 MessageSlots::Piece MessageSlots::Copy(CudaAddress to, CudaAddress from, size_t left) const {

@@ -97,7 +97,7 @@ std::shared_ptr<DeviceRegion> DeviceRegions::Allocate(int process_set, int ordin
 }
 
 int64_t DeviceRegions::PlaceOf(const void* data, size_t bytes) {
-  const auto address = reinterpret_cast<CudaAddress>(data);
+  const auto address = AddressOf(data);
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [device, regions] : regions_) {
     for (const auto& region : regions) {

@@ -269,5 +269,13 @@ TEST_CASE("departures: a way to the leader that is gone further up is gone for a
   CHECK(Departures::WhenTold(third, 3, 3) == InSet::kPassOn);
 }
 
+TEST_CASE("departures: an error of the engine ends the world, and names the lost rank if there is one") {
+  const Departures departures = FourRanks();
+  CHECK(Words(departures.Judge(Status::Ok())) == "");
+  CHECK(Words(departures.Judge(Status::Failed("a report was malformed"))) == "abort -1: a report was malformed");
+  CHECK(Words(departures.Judge(Status::Failed("it closed a lane", 2))) ==
+        "abort 2: rank 2 is lost (on host 'b'): it closed a lane");
+}
+
 }  // namespace
 }  // namespace hvd

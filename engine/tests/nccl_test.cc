@@ -42,7 +42,7 @@ TEST_CASE("NCCL serves ranks that have GPUs of their own, and who insists") {
   CHECK(AgainstTheirGpus({On("a"), On("b"), On("c")}, ranks).empty());
   // Allowed, because only one of the two ranks on GPU a, the one that leads there, takes part in NCCL.
   CHECK(AgainstTheirGpus({On("a"), On("b"), On("a")}, ranks).empty());
-  CHECK(AgainstTheirGpus({On("a"), On("a"), On("a")}, ranks) == "ranks 2,5,7 share a GPU, which NCCL refuses");
+  CHECK(AgainstTheirGpus({On("a"), On("a"), On("a")}, ranks) == "ranks 2, 5, 7 share a GPU, which NCCL refuses");
   CHECK(AgainstTheirGpus({On("a"), On("a", hvd::kGpuNccl), On("a")}, ranks).empty());
   CHECK(AgainstTheirGpus({On("a"), On("b", hvd::kGpuStaged), On("c", hvd::kGpuNccl)}, ranks) ==
         "rank 5 asks for HOROVOD_GPU_TRANSPORT=staged");
@@ -126,7 +126,7 @@ TEST_CASE("versions of NCCL are the same on all ranks") {
   const std::vector<int> ranks = {0, 1, 2};
   CHECK(AgainstTheirLibraries({With(22809), With(22809), With(22809)}, ranks).empty());
   CHECK(AgainstTheirLibraries({With(22809), With(22105), With(22809)}, ranks) ==
-        "ranks have different versions of NCCL: rank 1 has 2.21.5, ranks 0,2 have 2.28.9");
+        "ranks have different versions of NCCL: rank 1 has 2.21.5, ranks 0, 2 have 2.28.9");
   CHECK(AgainstTheirLibraries({With(22809), With(0, "no such file"), With(22809)}, ranks) ==
         "rank 1 has no NCCL: no such file");
   CHECK(AgainstTheirConnections({With(1), With(1), With(1)}, ranks).empty());

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "base/rank_list.h"
+
 using hvd::Heartbeats;
 using hvd::StallInspector;
 using hvd::WatchTime;

@@ -94,7 +94,7 @@ def test_ranks_that_share_a_gpu_go_through_its_memory(nccl):
     del env["STANDIN_UUID_BY_RANK"]
     said, _ = run(env, 2, "otherwise", "groups,order")
     assert said.count("all checks passed, launches: 0") == 2, said
-    assert said.count("do not go through NCCL: ranks 0,1 share a GPU") >= 2, said
+    assert said.count("do not go through NCCL: ranks 0, 1 share a GPU") >= 2, said
     assert "through the GPU's own memory" in said, said
     assert said.count("GPUs are shared: 1") == 2, said
 
