@@ -17,8 +17,8 @@ def commands():
     """Return the commands of the section on ssh, with the hosts renamed to h1 and h2."""
     page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
     section = page[page.index("\n## ssh\n") : page.index("\n## More pages\n")]
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-    typed = [line for language, block in blocks if not language for line in block.splitlines()]
+    blocks = re.findall(r"^```console[^\n]*\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    typed = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     return [re.sub(r"\bhost(\d)\b", r"h\1", line) for line in typed]
 
 
