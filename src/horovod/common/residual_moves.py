@@ -37,7 +37,7 @@ class Holding:
 
     def restricted_to(self, names: Iterable[str]) -> Holding:
         """Return the holding of the residuals with these names."""
-        return Holding(self.place, self.values, {name: self.segments[name] for name in names})
+        return Holding(self.place, self.values, {name: self.segments.get(name, ()) for name in names})
 
     def of_same(self, other: Holding) -> Holding:
         """Return this holding if it has the other one's place and number of values, else an empty holding."""

@@ -133,6 +133,25 @@ def test_buckets_are_made_when_a_second_host_comes(kind):
     return [it.grad.numpy().tobytes().hex()[:2000] for it in parameters]
 
 
+@on_ranks("shm2")
+def test_buckets_on_some_ranks_do_not_keep_the_others_waiting():
+    """Rank 0 has buckets from an era with two hosts, rank 1 is new. One parameter gets no gradient."""
+    parameters = [torch.nn.Parameter(torch.zeros(COUNT)) for _ in range(2)]
+    named = [(f"p{number}", it) for number, it in enumerate(parameters)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named)
+    hook = CompressionHook(Int8())
+    hook.leaves_gradients = lambda: hvd.rank() > 0
+    hvd.register_comm_hook(optimizer, hook)
+    hook.leaves_gradients = lambda: True
+    assert len(optimizer._reducer._gradients.groups) == (hvd.rank() == 0)
+    for number in range(3):
+        optimizer.zero_grad()
+        (parameters[0] * torch.from_numpy(gradient(hvd.rank(), number))).sum().backward()
+        optimizer.step()
+        expected = np.mean([gradient(rank, number) for rank in range(hvd.size())], 0)
+        np.testing.assert_allclose(parameters[0].grad.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
 @on_ranks("hosts4")
 @pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize("count", [1, 4096, 4097])

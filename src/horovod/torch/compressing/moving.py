@@ -52,9 +52,9 @@ class Moving:
         for kind in kinds:
             old, new = self._segments(self._old, kind), self._segments(self._new, kind)
             table = moves(old, new)
-            mine = kept.get(kind, torch.empty(0)).to(self._bucket.tensor.device)
+            mine = kept.get(kind, torch.empty(0, dtype=torch.float32)).to(self._bucket.tensor.device)
             rest = mine.clone()
-            target = torch.zeros(length_of(new[self._me]), device=mine.device)
+            target = torch.zeros(length_of(new[self._me]), dtype=torch.float32, device=mine.device)
             for it in (it for it in table if it.sender == self._me):
                 rest[positions(old[self._me], it.start, it.end)] = 0.0
             yield from self._exchange(kind, table, (old[self._me], mine), (new[self._me], target), factors)

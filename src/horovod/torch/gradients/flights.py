@@ -94,7 +94,8 @@ class Flights:
     ) -> None:
         """Begin to reduce gradients that are due.
 
-        A gradient of a group waits until the whole group is due, or until no more gradients follow (`are_last`).
+        A gradient of a group waits until the whole group is due, or until no more gradients follow (`are_last`). It does
+        not wait if the hook leaves gradients to the engine, because other ranks may have no such bucket.
         `will_wait` means that the calling thread waits for the results next, so that no thread has to be woken to drive
         the reductions. `bundled` means that all ranks send the bundle that the table has made. `watches_writes` means
         that the program runs on while gradients are reduced.
@@ -103,7 +104,8 @@ class Flights:
         if numbers:
             self._start(numbers, will_wait, bundled)
         for group in self._gradients.groups:
-            if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
+            is_due = are_last or len(group.waiting) == len(group.gradients)
+            if group.waiting and (is_due or (group.bucket and self.comm_hook.leaves_gradients)):
                 self._start_bucket(group, group.bucket) if group.bucket else self._start_group(group)
 
     def _start(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> None:
