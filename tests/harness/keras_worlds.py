@@ -56,3 +56,4 @@ ALL = _worlds()
 KERAS_2 = [world for world in ALL if _IS_KERAS_2 or world.name == "tf_keras"]
 KERAS_3 = [world for world in ALL if world not in KERAS_2]
 ON_TENSORFLOW = [world for world in ALL if world.env.get("KERAS_BACKEND", "tensorflow") == "tensorflow"]
+ON_TORCH = [world for world in ALL if world.env.get("KERAS_BACKEND") == "torch"]

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+from testkit.awaiting import await_that
 from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
@@ -112,6 +113,11 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
     # Rank 0 was in every world, in one process.
     assert results[0][3][0] == 4
     assert 6 in results[0][3]
+    await_that(lambda: added[0].node_id not in nodes_alive(), limit_s=60)  # else the next test gets a worker there
+
+
+def nodes_alive() -> set[str]:
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def places_in_the_environment() -> tuple[list[int], list[int], list[int]]:

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from harness.keras_worlds import ALL
+from harness.keras_worlds import ALL, ON_TORCH
 from harness.worlds import on_all_ranks
 
 START_S = 200  # seconds; the first test of a world imports its frameworks on all ranks at once
@@ -71,7 +71,8 @@ def test_fit_and_what_the_backend_does_not_have():
                 hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=method)
 
 
-@on_all_ranks(*[world for world in ALL if world.env.get("KERAS_BACKEND") == "torch"], limit_s=START_S)
+@pytest.mark.skipif(not ON_TORCH, reason="Keras 2 has no backend of PyTorch")
+@on_all_ranks(*ON_TORCH, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 @pytest.mark.parametrize("kind", ["powersgd", "dgc"])
 def test_values_on_torch_are_those_of_one_process(kind):
@@ -99,7 +100,8 @@ def test_values_on_torch_are_those_of_one_process(kind):
     door.same_everywhere([found])
 
 
-@on_all_ranks(*[world for world in ALL if world.env.get("KERAS_BACKEND") == "torch"], limit_s=START_S)
+@pytest.mark.skipif(not ON_TORCH, reason="Keras 2 has no backend of PyTorch")
+@on_all_ranks(*ON_TORCH, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_dgc_is_the_momentum_even_of_one_rank_and_refuses_an_optimizer_with_its_own():
     from harness import keras_door as door
