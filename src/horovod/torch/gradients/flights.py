@@ -94,8 +94,8 @@ class Flights:
     ) -> None:
         """Begin to reduce gradients that are due.
 
-        A gradient of a group waits until the whole group is due, or until no more gradients follow (`are_last`). It does
-        not wait if the hook leaves gradients to the engine, because other ranks may have no such bucket.
+        A gradient of a group waits until the whole group is due, or until no more gradients follow (`are_last`). It
+        does not wait if the hook leaves gradients to the engine, because other ranks may have no such bucket.
         `will_wait` means that the calling thread waits for the results next, so that no thread has to be woken to drive
         the reductions. `bundled` means that all ranks send the bundle that the table has made. `watches_writes` means
         that the program runs on while gradients are reduced.
