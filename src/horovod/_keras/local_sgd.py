@@ -45,6 +45,10 @@ class RoundsCallbackImpl:
                 "the optimizer itself to model.compile"
             )
         check_steps_per_execution(self._options, steps_per_execution(self.model))
+        if self._core is not None and self.model.built:
+            now = ModelWeights(self.model).names_and_shapes()
+            if self._core.weights.names_and_shapes() != now:
+                self._core = None  # layers were frozen or unfrozen since the last fit, which ended all rounds
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Give all ranks the weights of the first rank before the first batch, if the model has weights by then."""

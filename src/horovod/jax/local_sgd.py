@@ -120,7 +120,7 @@ class DiLoCo:
         Returns:
             The parameters, which are equal on all ranks.
         """
-        return self._run(self._core.sync, params)
+        return self._run(lambda: self._core.sync(keeps_inner=False), params)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what training in rounds needs to continue.

@@ -92,6 +92,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.core = core
         self.inner = inner
+        self._exchanged = {id(it) for group in groups for it in group["params"] if it.requires_grad}
 
     # torch's own constructor assigns both attributes before there is an inner optimizer; that has no effect.
 
@@ -116,10 +117,19 @@ class LocalOptimizer(torch.optim.Optimizer):
     @leaves_graph
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make an inner step, then start, advance or merge a round if one is due."""
+        self._check_parameters()
         self.core.begin()
         loss = self.inner.step() if closure is None else self.inner.step(closure)
         self.core.step()
         return loss
+
+    def _check_parameters(self) -> None:
+        groups = self.param_groups
+        if any(it.requires_grad and id(it) not in self._exchanged for group in groups for it in group["params"]):
+            raise ValueError(
+                "DiLoCo: a parameter was added or unfrozen after the optimizer was wrapped, so that it would not be "
+                "exchanged: call finish(), and wrap the inner optimizer again"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none=set_to_none)

@@ -95,3 +95,23 @@ def test_a_saved_training_goes_on_and_what_is_refused():
         whole.fit(*rows(0), verbose=0, callbacks=[hvd.callbacks.LocalSGDCallback(every=EVERY)])
     with pytest.raises(ValueError, match="fragments=2 is more than the 1 layers"):
         fit(network(0)[0], hvd.callbacks.DiLoCoCallback(every=EVERY, fragments=2))
+
+
+@on_all_ranks(*KERAS_3, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_a_layer_that_is_unfrozen_between_two_fits_is_exchanged():
+    from harness import keras_door as door
+
+    layers = door.keras.layers
+    model = door.keras.Sequential([layers.Input((3,)), layers.Dense(4), layers.Dense(1)])
+    random = np.random.default_rng(0)
+    model.set_weights([random.normal(size=it.shape) for it in model.get_weights()])
+    model.layers[0].trainable = False
+    callback = door.hvd.callbacks.DiLoCoCallback(every=EVERY)
+    before = model.layers[0].get_weights()[0]
+    fit(model, callback)
+    door.check_same([model.layers[0].get_weights()[0]], [before], 0, 0)
+    model.layers[0].trainable = True
+    fit(model, callback)
+    assert not np.array_equal(model.layers[0].get_weights()[0], before)
+    door.same_everywhere(door.weights(model))

@@ -238,6 +238,54 @@ def test_resume_with_another_number_of_workers_and_fragments():
 
 
 @on_all_ranks("shm2")
+def test_resume_with_rounds_of_another_length():
+    model = model_of()
+    optimizer = wrapped(model, every=2)
+    train(model, optimizer, 20)
+    saved = optimizer.state_dict()
+    optimizer.finish()
+    for every in (10, 1):
+        resumed = wrapped(model, every=every)
+        resumed.load_state_dict(saved)
+        before = resumed.core.rounds
+        train(model, resumed, 10, first=20)
+        assert resumed.core.rounds - before == 10 // every
+        resumed.finish()
+
+
+@on_all_ranks("shm2")
+def test_a_round_that_was_taken_and_not_merged_is_merged_after_a_resume():
+    model = model_of()
+    optimizer = wrapped(model, every=10, delay=5)
+    train(model, optimizer, 12)
+    while not hvd.allreduce(torch.tensor(optimizer.core.rounds), op=hvd.Min):
+        pass  # the exchange goes on beside the steps
+    weights, saved = {name: it.clone() for name, it in model.state_dict().items()}, optimizer.state_dict()
+    optimizer.finish()
+    assert saved["outer"]["unmerged"] == [0]
+    model.load_state_dict(weights)
+    resumed = wrapped(model, every=10, delay=5)
+    resumed.load_state_dict(saved)
+    resumed.core.begin()
+    merged = {name: it.copy() for name, it in resumed.core.outer.all_by_name()[0].items()}
+    for name, parameter in model.named_parameters():
+        np.testing.assert_array_equal(parameter.detach().numpy(), merged[name])
+    resumed.finish()
+
+
+@on_all_ranks("shm2")
+def test_a_parameter_that_is_unfrozen_or_added_later_is_refused():
+    model = model_of()
+    model[0].weight.requires_grad_(False)
+    optimizer = wrapped(model, every=2)
+    train(model, optimizer, 2)
+    model[0].weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"a parameter was added or unfrozen .*: call finish\(\), and wrap"):
+        train(model, optimizer, 1, first=2)
+    optimizer.finish()
+
+
+@on_all_ranks("shm2")
 def test_arguments_that_differ_are_named_on_every_rank():
     model = model_of()
     optimizer = wrapped(model, every=2 + hvd.rank())

@@ -83,6 +83,9 @@ class Core:
         self._due_at = 0.0  # with every_seconds: when the next round starts
         self._merge_at: int | None = None  # inner step after which the open round is merged
         self._began_ns = 0
+        self._unmerged: list[
+            int
+        ] = []  # fragments of rounds that ended before the last session did, or in a loaded state
 
     # Interface
 
@@ -148,10 +151,18 @@ class Core:
         if self.options.every is not None:
             self._started = self.steps * self.options.fragments // self.options.every
 
-    def sync(self) -> None:
-        """Meet the ranks of a new world: take global weights and momentum from the rank with the highest round."""
+    def sync(self, keeps_inner: bool = True) -> None:
+        """Meet the ranks of a new world: take global weights and momentum from the rank with the highest round.
+
+        Args:
+            keeps_inner: True if ranks that had global weights keep their own inner weights.
+        """
         self._leave_old_world()
         self._meet()
+        if not keeps_inner:  # the program has restored older weights
+            for fragment, values in zip(self.fragments, self.outer.weights, strict=True):
+                self.weights.write(by_name(fragment, values))
+            self._since = [0] * self.options.fragments
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, global weights and momentum: integers, and float32 arrays by parameter name.
@@ -160,33 +171,38 @@ class Core:
         """
         session = self._session
         if session is None:
-            return self._state(self._next_round)
+            return self._state(self._next_round, self._unmerged)
         with session.lock:
-            return self._state(session.worker.next_round)
+            return self._state(session.worker.next_round, sorted(session.worker.changed))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what state_dict() returned. Inner weights are not part of it. Every rank calls this."""
-        if set(state) != set(self._state(0)):
-            raise ValueError(f"state_dict: expected the entries {sorted(self._state(0))}, not {sorted(state)}")
+        entries = set(self._state(0, []))
+        if set(state) != entries:
+            raise ValueError(f"state_dict: expected the entries {sorted(entries)}, not {sorted(state)}")
         if self._session is not None and self._session.world is _world():
             raise RuntimeError("load_state_dict() must be called before the first step, or after finish() on all ranks")
+        self._leave_old_world()
         self.outer.load(state["weights"], state["momentum"])
         self.steps, self._next_round = int(state["steps"]), int(state["rounds"])
         self._started = int(state["started"])
         since = [int(count) for count in state["since"]]
         count = self.options.fragments
         self._since = since if len(since) == count else [max(since, default=0)] * count
-        if len(since) != count and self.options.every is not None:
+        unmerged = [int(number) for number in state["unmerged"]]
+        self._unmerged = unmerged if len(since) == count or not unmerged else list(range(count))
+        if self.options.every is not None:  # the saved `started` counts rounds of the saved `every`
             self._started = self.steps * count // self.options.every
         self._merge_at = None
 
-    def _state(self, next_round: int) -> dict[str, Any]:
+    def _state(self, next_round: int, unmerged: Sequence[int]) -> dict[str, Any]:
         weights, momentum = self.outer.all_by_name()
         return {
             "steps": self.steps,
             "rounds": next_round,
             "started": self._started,
             "since": list(self._since),
+            "unmerged": list(unmerged),
             "weights": weights,
             "momentum": momentum,
         }
@@ -243,6 +259,7 @@ class Core:
                 merged = share * local + (np.float32(1) - share) * merged
         self.weights.write(by_name(fragment, merged))
         self._since[number] = 0
+        self._unmerged = [one for one in self._unmerged if one != number]
 
     # Meeting
 
@@ -259,6 +276,7 @@ class Core:
             session.stop()
             with session.lock:
                 self._next_round = session.worker.next_round
+                self._unmerged = sorted(session.worker.changed)
             self._merge_at = None
 
     def _new_session(self) -> Session:
@@ -272,6 +290,8 @@ class Core:
         me = ranks.index(default_context.topology.rank)
         number = _sessions = 1 + max(one.sessions for one in introductions)
         self._agree_on_state(introductions, me)
+        for fragment in self._unmerged:
+            self._merge_fragment(fragment)
         self._due_at = time.monotonic() + (self.options.every_seconds or 0) / self.options.fragments
         members = Members(ranks, workers, ids.index(min(ids)), me, number)
         return Session(members, self.options, self.outer, self._next_round)

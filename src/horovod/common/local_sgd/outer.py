@@ -42,7 +42,7 @@ class Outer:
         """Take these parameters as the global weights of a fragment."""
         self.weights[number] = flattened(self.fragments[number], arrays)
 
-    def apply(self, number: int, average: Floats, begin: int = 0) -> None:
+    def apply(self, number: int, average: Floats, begin: int = 0, rule: OuterSgd | None = None) -> None:
         """Make an outer step of the part of a fragment that begins at `begin`.
 
         Args:
@@ -50,7 +50,7 @@ class Outer:
             average: Mean over the workers of the global weights minus their weights.
             begin: Where the part begins in the flat fragment.
         """
-        rule, part = self.rule, slice(begin, begin + average.size)
+        rule, part = rule or self.rule, slice(begin, begin + average.size)
         weights, momentum = self.weights[number][part], self.momentum[number][part]
         step = average
         if rule.momentum:

@@ -18,7 +18,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.local_sgd.exchange import Average, Fetched, Part, send_state
 from horovod.common.local_sgd.fragments import split
 from horovod.common.local_sgd.messages import Kind, Message
-from horovod.common.local_sgd.options import Options
+from horovod.common.local_sgd.options import AVERAGE, Options
 from horovod.common.local_sgd.outer import Outer
 from horovod.common.local_sgd.post import Channel, Post
 from horovod.common.local_sgd.rounds import (
@@ -249,10 +249,16 @@ class Session:
             self._average = Average(self.post, self._options.wire, self._difference, members, weights)
         elif isinstance(action, Take):
             part = self.part_of(action.round % self._options.fragments)
-            self._outer.apply(part.fragment, self._done, part.begin)
+            is_last = self.worker.last_rounds is not None  # it has few steps or none, so momentum would carry it away
+            self._outer.apply(part.fragment, self._done, part.begin, AVERAGE if is_last else None)
         elif isinstance(action, Drop):
             self._log_drop(action)
         elif isinstance(action, Fetch):
+            logger.warning(
+                "this rank missed rounds %d to %d: the steps since its last round are dropped",
+                action.first,
+                action.last,
+            )
             self.post.tell(workers[action.worker][position], Message(Kind.FETCH, action.first, action.last))
             parts = self._parts_between(action.first, action.last)
             self._fetched = Fetched(self.post, workers[action.worker][position], parts)
