@@ -297,6 +297,15 @@ def test_arguments_that_differ_are_named_on_every_rank():
 
 
 @on_all_ranks("shm2")
+def test_equal_models_in_another_order_are_refused():
+    models = [model_of(), model_of(1)]
+    optimizers = [wrapped(model, every=2) for model in models]
+    index = hvd.rank()  # rank 0 steps the first one, and rank 1 the second one
+    with pytest.raises(hvd.HorovodMismatchError, match=r"in one order; this is number \d+ on rank 0, \d+ on rank 1"):
+        train(models[index], optimizers[index], 1)
+
+
+@on_all_ranks("shm2")
 def test_optimizers_that_are_refused():
     model = model_of()
     with pytest.raises(ValueError, match="inner must be a torch optimizer, and Linear has no step"):

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,7 @@ def _broadcast(values: Floats, rank: int, process_set: ProcessSet) -> None:
 
 
 _sessions = 0  # how many sessions this process has been in
+_made: WeakKeyDictionary[ProcessSet, int] = WeakKeyDictionary()  # how many cores the program has made for each set
 
 
 class Core:
@@ -83,6 +85,7 @@ class Core:
         self._due_at = 0.0  # with every_seconds: when the next round starts
         self._merge_at: int | None = None  # inner step after which the open round is merged
         self._began_ns = 0
+        self._number = _made[options.process_set] = 1 + _made.get(options.process_set, 0)
         self._unmerged: list[
             int
         ] = []  # fragments of rounds that ended before the last session did, or in a loaded state
@@ -314,6 +317,7 @@ class Core:
             meeting.digest_of(self.outer) if has_state else "",
             self.steps,
             self._started,
+            self._number if birth is None else 0,  # a new worker of an elastic job may have made fewer
         )
 
     def _agree_on_state(self, introductions: Sequence[Introduction], me: int) -> None:

@@ -31,6 +31,7 @@ class Introduction:
         digest: Checksum of its global weights and momentum.
         steps: Its inner steps.
         started: How many rounds it has started.
+        made: Which of the process set's models this is, in the order in which the program made them; 0 if unknown.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class Introduction:
     digest: str
     steps: int
     started: int
+    made: int = 0
 
 
 def digest_of(outer: Outer) -> str:
@@ -58,6 +60,9 @@ def check_alike(introductions: Sequence[Introduction]) -> None:
     """Raise HorovodMismatchError, which names the first difference, unless all ranks have equal options and models."""
     ranks = [one.rank for one in introductions]
     text = difference([one.options for one in introductions], ranks) or _model_difference(introductions)
+    if not text and len({one.made for one in introductions}) > 1:
+        numbers = ", ".join(f"{one.made} on rank {one.rank}" for one in introductions)
+        text = f"make and step the optimizers of several models in one order; this is number {numbers}"
     if text:
         raise HorovodMismatchError(f"Local SGD needs equal arguments and models on all ranks: {text}")
 
